@@ -1,6 +1,6 @@
 """What this package uses of torch that torch does not promise: each name with the reason, and nowhere else.
 
-``tests/test_torch_private.py`` says which of them a new torch has changed.
+``tests/optim/test_torch_private.py`` says which of them a new torch has changed.
 """
 
 from collections.abc import Callable

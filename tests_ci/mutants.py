@@ -1,16 +1,17 @@
 """Mutation tests: change one operator, number or statement of a module, and see whether a test fails.
 
     pytest --cov=neuralop_mup --cov-context=test --junitxml=build/mutants/durations.xml   # which test runs which line
-    python tests_ci/mutants.py rules plan groups schedule                                  # half an hour on two cores
+    python tests_ci/mutants.py rules plan groups schedule                                  # an hour on two cores
 
-Every mutant is run against the tests that execute its line, the quickest first, until one fails or they have taken
-``--budget`` seconds in the coverage run. Survivors are printed with their line and written to ``build/mutants/survivors.txt``.
+The tests that execute the changed line run, unit tests first, until one fails or ``--budget`` seconds of tests are used up.
+Survivors are printed with their line and written to ``build/mutants/survivors.txt``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
 import os
 import random
@@ -19,7 +20,6 @@ import signal
 import sqlite3
 import sys
 import tempfile
-import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,11 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path.cwd()
-OUTPUT = Path("build/mutants")
+from tqdm import tqdm
+
+ROOT, OUTPUT = Path.cwd(), Path("build/mutants")
 #: What is mutated, by the name that the command takes.
 TARGETS = {
-    "rules": ["core/rules.py", "core/block_norms.py"],
+    "rules": ["core/rules.py"],
+    "norms": ["core/block_norms.py"],
     "plan": ["core/plan.py", "core/planning.py"],
     "groups": ["optim/groups.py", "optim/musoap/groups.py"],
     "schedule": ["optim/musoap/length.py"],
@@ -39,19 +41,8 @@ TARGETS = {
     "key": ["lab/fingerprint.py", "lab/records.py"],
     "readers": ["lab/problems/readers.py", "lab/problems/formats.py", "lab/problems/fields.py"],
 }
-#: Imported once, before each mutant forks from this process. The package itself is not among them.
-PRELOADED = (
-    "torch",
-    "torch._dynamo",
-    "neuralop.models",
-    "mup",
-    "scipy.stats",
-    "hypothesis",
-    "pytest",
-    "h5py",
-    "xarray",
-    "matplotlib.pyplot",
-)
+#: Imported once. Each mutant is a fork of this process, which imports the package.
+PRELOADED = ("torch._dynamo", "neuralop.models", "mup", "scipy.stats", "hypothesis", "h5py", "xarray", "matplotlib.pyplot")
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -59,68 +50,63 @@ SWAPS: dict[type, type] = {
     ast.Pow: ast.Mult, ast.MatMult: ast.Add, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
     ast.And: ast.Or, ast.Or: ast.And, ast.USub: ast.UAdd,
 }  # fmt: skip
+BLOCKS = ("body", "orelse")
 
 
 @dataclass
 class Mutant:
+    """A changed module: its path in the package, the line, what was changed, and its text."""
+
     file: str
     line: int
     change: str
     source: str
-    outcome: str = ""
+    survives: bool = False
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.change}"
 
 
-# Making mutants
-
-
-def replacements(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """(field of the node, new value) for each way to change this one node."""
+def changes(node: ast.AST) -> Iterator[tuple[str, Any, ast.AST]]:
+    """Each way to change one node: the field, its new value, and the node that a report shows."""
     if isinstance(node, ast.Compare):
         for i, op in enumerate(node.ops):
-            if type(op) in SWAPS:
-                yield "ops", [*node.ops[:i], SWAPS[type(op)](), *node.ops[i + 1 :]]
-    elif isinstance(node, (ast.BinOp, ast.AugAssign, ast.BoolOp, ast.UnaryOp)) and type(node.op) in SWAPS:
-        yield "op", SWAPS[type(node.op)]()
+            yield "ops", [*node.ops[:i], SWAPS[type(op)](), *node.ops[i + 1 :]], node
+    elif type(getattr(node, "op", None)) in SWAPS:
+        yield "op", SWAPS[type(node.op)](), node
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield "value", not node.value
+        yield "value", not node.value, node
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        yield "value", node.value + 1
+        yield "value", node.value + 1, node
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
-        yield "test", ast.UnaryOp(ast.Not(), node.test)
+        yield "test", ast.UnaryOp(ast.Not(), node.test), node
     if isinstance(node, ast.comprehension) and node.ifs:
-        yield "ifs", []
+        yield "ifs", [], node
     if isinstance(node, ast.Return) and node.value is not None:
-        yield "value", None
-    for field in ("body", "orelse"):
+        yield "value", None, node
+    for field in BLOCKS:
         statements = getattr(node, field, None)
         for i, statement in enumerate(statements if isinstance(statements, list) else []):
-            if isinstance(statement, (ast.Raise, ast.AugAssign)) or _is_call(statement):
-                yield field, [*statements[:i], ast.copy_location(ast.Pass(), statement), *statements[i + 1 :]]
-
-
-def _is_call(statement: ast.AST) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+            is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+            if is_call or isinstance(statement, (ast.Raise, ast.AugAssign)):
+                yield field, [*statements[:i], ast.Pass(), *statements[i + 1 :]], statement
 
 
 def is_text(node: ast.AST) -> bool:
-    """Messages, annotations and ``__all__``: no test should fail when these change."""
-    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
-        return (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) in ("MupError", "warn", "TypeVar")
-    return isinstance(node, ast.JoinedStr)
+    """Whether it is a message: no test should fail when that changes."""
+    function = getattr(node, "func", None)
+    name = getattr(function, "id", None) or getattr(function, "attr", None)
+    return isinstance(node, ast.JoinedStr) or name in ("MupError", "warn", "TypeVar")
 
 
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that may be mutated."""
+    """Nodes that may be changed: all but messages, annotations and decorators."""
     yield tree
     for name, value in ast.iter_fields(tree):
-        if name in ("annotation", "returns", "decorator_list", "type_params"):
-            continue
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not is_text(child):
-                yield from nodes_of(child)
+        if name not in ("annotation", "returns", "decorator_list"):
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and not is_text(child):
+                    yield from nodes_of(child)
 
 
 def mutants_of(file: str, text: str) -> list[Mutant]:
@@ -128,20 +114,14 @@ def mutants_of(file: str, text: str) -> list[Mutant]:
     tree, result = ast.parse(text), []
     plain = ast.unparse(tree)
     for node in list(nodes_of(tree)):
-        for field, new in replacements(node):
-            old = getattr(node, field)
-            line = getattr(node, "lineno", 0)
-            if field in ("body", "orelse"):
-                line = next(b.lineno for a, b in zip(old, new, strict=True) if a is not b)
-            before = _short(
-                node if field not in ("body", "orelse") else next(a for a, b in zip(old, new, strict=True) if a is not b)
-            )
+        for field, new, shown in changes(node):
+            old, before = getattr(node, field), _short(shown)
             setattr(node, field, new)
-            after = "removed" if field in ("body", "orelse") else _short(node)
+            after = "removed" if field in BLOCKS else _short(node)
             source = ast.unparse(ast.fix_missing_locations(tree))
             setattr(node, field, old)
-            if source != plain and line:
-                result.append(Mutant(file, line, f"{before} → {after}", source))
+            if source != plain and hasattr(shown, "lineno"):
+                result.append(Mutant(file, shown.lineno, f"{before} → {after}", source))
     return sorted(result, key=lambda mutant: mutant.line)
 
 
@@ -150,34 +130,36 @@ def _short(node: ast.AST) -> str:
     return text if len(text) < 70 else text[:67] + "…"
 
 
-# Which tests run a line
-
-
 class Coverage:
-    """The tests that execute each line, and how long each took."""
+    """The tests that execute each line, from a database of coverage, and how long each took, from a file of pytest."""
 
     def __init__(self, database: Path, durations: Path) -> None:
-        self.seconds = {test: float(seconds) for test, seconds in _durations(durations)}
+        self.seconds = {}
+        for case in ElementTree.parse(durations).iter("testcase"):
+            if case.find("skipped") is None and case.find("failure") is None:
+                name = f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
+                self.seconds[name] = float(case.get("time"))
         self._by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._by_file: dict[str, set[str]] = defaultdict(set)
-        connection = sqlite3.connect(database)
-        contexts = dict(connection.execute("select id, context from context"))
-        files = {i: path.split("/neuralop_mup/", 1)[-1] for i, path in connection.execute("select id, path from file")}
-        for file, context, bits in connection.execute("select file_id, context_id, numbits from line_bits"):
-            test = contexts[context].partition("|")[0]
-            if test not in self.seconds:
-                continue
-            self._by_file[files[file]].add(test)
-            for byte, value in enumerate(bits):
-                for bit in range(8):
-                    if value >> bit & 1:
-                        self._by_line[files[file], 8 * byte + bit].add(test)
+        self._lines: dict[str, int] = defaultdict(int)  # of the package that a test executes: few in a unit test
+        rows = sqlite3.connect(database).execute(
+            "select path, context, numbits from line_bits "
+            "join file on file.id = file_id join context on context.id = context_id"
+        )
+        for path, context, bits in rows:
+            file, test = path.split("/neuralop_mup/", 1)[-1], context.partition("|")[0]
+            if test in self.seconds:
+                lines = [8 * i + bit for i, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
+                self._by_file[file].add(test)
+                self._lines[test] += len(lines)
+                for line in lines:
+                    self._by_line[file, line].add(test)
 
     def tests(self, mutant: Mutant, budget: float) -> list[str]:
-        """Quickest first; all tests of the module for a line that is executed at import."""
-        found = self._by_line.get((mutant.file, mutant.line)) or self._by_file.get(mutant.file, set())
+        """Those that execute the least code first; all tests of the module for a line that is executed at import."""
+        found = self._by_line.get((mutant.file, mutant.line)) or self._by_file[mutant.file]
         result, total = [], 0.0
-        for test in sorted(found, key=lambda test: (self.seconds[test], test)):
+        for test in sorted(found, key=lambda test: (self._lines[test], test)):
             total += self.seconds[test]
             if total > budget and result:
                 break
@@ -185,21 +167,8 @@ class Coverage:
         return result
 
 
-def _durations(path: Path) -> Iterator[tuple[str, str]]:
-    for case in ElementTree.parse(path).iter("testcase"):
-        if case.find("skipped") is None and case.find("failure") is None:
-            module, _, rest = case.get("classname").partition(".Test")
-            yield (
-                f"{module.replace('.', '/')}.py::{'Test' + rest + '::' if rest else ''}{case.get('name')}",
-                case.get("time"),
-            )
-
-
-# Running them
-
-
-def run(mutant: Mutant, tests: list[str], place: Path, limit: float) -> int:
-    """Start a process that runs the tests on the mutated copy; its process id."""
+def start(mutant: Mutant, tests: list[str], place: Path, limit: float) -> int:
+    """Start a process that runs the tests on the changed copy, and return its id."""
     (place / "neuralop_mup" / mutant.file).write_text(mutant.source, encoding="utf-8")
     (place / "tests.txt").write_text("\n".join(tests), encoding="utf-8")
     child = os.fork()
@@ -223,63 +192,41 @@ def run(mutant: Mutant, tests: list[str], place: Path, limit: float) -> int:
         os._exit(int(code))
 
 
-def copy_checkout() -> Path:
-    """A copy of the package and its tests, in which files are mutated."""
-    place = Path(tempfile.mkdtemp(prefix="mutants-"))
-    for name in ("neuralop_mup", "tests", "benchmarks", "docs", "examples"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    shutil.copy(ROOT / "pyproject.toml", place)
+def copy_checkout(place: Path) -> Path:
+    """Copy the package and its tests to a folder in which files are changed."""
+    ignore = shutil.ignore_patterns("__pycache__", "results")
+    for name in ("neuralop_mup", "tests", "benchmarks", "docs"):
+        shutil.copytree(ROOT / name, place / name, ignore=ignore)
+    for name in ("pyproject.toml", "conftest.py"):
+        shutil.copy(ROOT / name, place)
     return place
 
 
-def run_all(mutants: list[Mutant], coverage: Coverage, budget: float, jobs: int) -> None:
-    """Set each mutant's outcome: killed, survived or not executed by any test."""
+def run(mutants: list[Mutant], coverage: Coverage, budget: float, jobs: int, folder: Path) -> None:
+    """Find out which mutants survive."""
     for name in PRELOADED:
         importlib.import_module(name)
     assert "neuralop_mup" not in sys.modules, "the package must be imported after the fork"
-    import torch
-
-    torch.set_num_threads(1)
-    free, running, waiting = [copy_checkout() for _ in range(jobs)], {}, list(reversed(mutants))
-    started, done = time.time(), 0
-    try:
+    waiting = [(mutant, tests) for mutant in mutants[::-1] if (tests := coverage.tests(mutant, budget))]
+    for mutant in mutants:
+        mutant.survives = True  # where no test executes it
+    free, running = [copy_checkout(folder / str(i)) for i in range(jobs)], {}
+    with tqdm(total=len(waiting)) as bar:
         while waiting or running:
             while waiting and free:
-                mutant = waiting.pop()
-                tests = coverage.tests(mutant, budget)
-                if not tests:
-                    mutant.outcome, done = "not executed", done + 1
-                    continue
-                place = free.pop()
+                (mutant, tests), place = waiting.pop(), free.pop()
                 limit = 20 + 4 * sum(coverage.seconds[test] for test in tests)
-                running[run(mutant, tests, place, limit)] = mutant, place
-            if running:
-                child, status = os.wait()
-                mutant, place = running.pop(child)
-                with_group(child)
-                mutant.outcome = "survived" if status == 0 else "killed"
-                shutil.copy(ROOT / "neuralop_mup" / mutant.file, place / "neuralop_mup" / mutant.file)
-                free.append(place)
-                done += 1
-            if done % 20 == 0 or mutant.outcome != "killed":
-                left = (time.time() - started) / done * (len(mutants) - done) / 60
-                alive = sum(m.outcome not in ("", "killed") for m in mutants)
-                print(
-                    f"{done}/{len(mutants)}, {alive} alive, {left:.0f} min left; last: {mutant.outcome}: {mutant}",
-                    flush=True,
-                )
-    finally:
-        for place in free:
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def with_group(child: int) -> None:
-    """End what a test left running."""
-    try:
-        os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+                running[start(mutant, tests, place, limit)] = mutant, place
+            child, status = os.wait()
+            with contextlib.suppress(ProcessLookupError):  # what a test left running
+                os.killpg(child, signal.SIGKILL)
+            mutant, place = running.pop(child)
+            shutil.copy(ROOT / "neuralop_mup" / mutant.file, place / "neuralop_mup" / mutant.file)
+            free.append(place)
+            mutant.survives = status == 0
+            bar.update()
+            if mutant.survives:
+                bar.write(f"survived: {mutant}")
 
 
 def main() -> None:
@@ -291,23 +238,23 @@ def main() -> None:
     parser.add_argument("--coverage", type=Path, default=Path(".coverage"))
     parser.add_argument("--durations", type=Path, default=OUTPUT / "durations.xml")
     parser.add_argument("--output", type=Path, default=OUTPUT / "survivors.txt")
-    arguments = parser.parse_args()
-    coverage = Coverage(arguments.coverage, arguments.durations)
+    given = parser.parse_args()
     mutants: dict[str, list[Mutant]] = {}
-    for target in arguments.targets:
+    for target in given.targets:
         found = [m for file in TARGETS[target] for m in mutants_of(file, (ROOT / "neuralop_mup" / file).read_text("utf-8"))]
-        if arguments.sample and len(found) > arguments.sample:
-            found = sorted(random.Random(0).sample(found, arguments.sample), key=lambda m: (m.file, m.line))
+        if given.sample and len(found) > given.sample:
+            found = sorted(random.Random(0).sample(found, given.sample), key=lambda m: (m.file, m.line))
         mutants[target] = found
-    run_all([m for found in mutants.values() for m in found], coverage, arguments.budget, arguments.jobs)
-    lines = []
+    coverage = Coverage(given.coverage, given.durations)
+    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
+        run([m for found in mutants.values() for m in found], coverage, given.budget, given.jobs, Path(folder))
+    survivors = {target: [m for m in found if m.survives] for target, found in mutants.items()}
     for target, found in mutants.items():
-        alive = [m for m in found if m.outcome != "killed"]
-        print(f"{target}: {len(found) - len(alive)} of {len(found)} killed, {1 - len(alive) / max(1, len(found)):.1%}")
-        lines += [f"{target}: {m.outcome}: {m}" for m in alive]
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"survivors: {arguments.output}")
+        alive = len(survivors[target])
+        print(f"{target}: {alive} of {len(found)} survive ({alive / len(found):.1%})")
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text("".join(f"{target}: {m}\n" for target, found in survivors.items() for m in found), "utf-8")
+    print(f"survivors: {given.output}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from neuralop_mup.lab.training import FNOs
 
 Some = Mapping[str, Any] | None  # options with a dot
 
-#: What ``neuralop-mup compare`` learns without a word: it takes 60 to 100 seconds on two cores.
+#: The default problem of ``neuralop-mup compare``, which takes one to three minutes on two cores.
 _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 #: Names and text of an argument in a docstring.

@@ -3,6 +3,7 @@ found at a proxy, and on request under Adam with one that was found at the targe
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,24 +14,28 @@ from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.engines import cuda_devices
+from neuralop_mup.lab.engines import cuda_devices, make_engine
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.plan import Plan, make_plan
+from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.results import Results, seconds
+from neuralop_mup.lab.run import run
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.tuning import results_of
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
 #: The way that is taken on request.
 TUNED = "Adam, tuned at the target"
+SMALL = "Adam, tuned small"
+#: Way → its learning rate for a number of steps, where none is searched.
+LRS: dict[str, Callable[[int], float]] = {"Adam, as it comes": lambda steps: ADAM_LR, "MuSOAP, as it comes": usual_lr}
 #: Name → what is done.
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
-    "Adam, tuned small": "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
+    SMALL: "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
     TUNED: "the same, at the best of five learning rates at the target, in factors of 2 around that of the proxy",
     "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
     "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
@@ -112,6 +117,91 @@ def _between(way: Way, other: Way) -> str:
     return f"{way.name}, against {other.name}: error {ours} against {theirs} in the median{apart}."
 
 
+class _Trainings:
+    """Everything that a comparison trains, as one plan, so that one bar shows the time left of all of it.
+
+    Learning rates are searched with the first seed. A way is trained as soon as its learning rate is known.
+    """
+
+    #: Seconds of a run at the proxy over those of one at the target, on the problem of ``neuralop-mup compare``.
+    costs = {"proxy": 0.35}
+
+    def __init__(self, plans: Mapping[str, Plan], folder: Path, seeds: tuple[int, ...], fixed: Mapping[str, Any]) -> None:
+        self.plans, self.folder, self.seeds, self.fixed = plans, folder, seeds, fixed
+        self.name = folder.resolve().name
+        self._studies: dict[Any, Study] = {}
+
+    def search(self, name: str, space: Mapping[str, Any] | None = None) -> Study:
+        """The study that finds the learning rate of a way: at the target where ``space`` is given, else at the proxy."""
+        if name not in self._studies:
+            study, size = self.plans[name].study, "target" if space else "proxy"
+            self._studies[name] = replace(
+                study, space=space or study.space, sizes={size: study.sizes[size]}, seeds=self.seeds[:1], keeps=False
+            )
+        return self._studies[name]
+
+    def searches(self, records: Records) -> dict[str, Results]:
+        """The results of each search that is done."""
+        done: dict[str, Results] = {}
+        for name in self.plans:
+            space = None
+            if name in LRS or (name == TUNED and SMALL not in done):
+                continue
+            if name == TUNED:
+                lr = done[SMALL].best["lr"]
+                space = {"lr": [lr / 4, lr / 2, lr, 2 * lr, 4 * lr]}
+            study = self.search(name, space)
+            if not study.wanted(records):
+                done[name] = Results(study, study.rows(records), self.folder)
+        return done
+
+    def lrs(self, searches: Mapping[str, Results]) -> dict[str, float]:
+        """The learning rate of each way, as far as it is known."""
+        known = {name: LRS[name](plan.steps) for name, plan in self.plans.items() if name in LRS}
+        known |= {name: results.best["lr"] for name, results in searches.items()}
+        return {name: known[name] for name in self.plans if name in known}
+
+    def study(self, lrs: Mapping[str, float]) -> Study:
+        """The target, trained in each way whose learning rate is known."""
+        key = tuple(lrs)
+        if key not in self._studies:
+            under = {
+                name: {
+                    "optimizer": plan.study.fixed["optimizer"],
+                    "rule": plan.study.rules[0],
+                    **plan.study.under.get(plan.study.rules[0], {}),
+                    "base": plan.study.sizes["proxy"] if name not in LRS else None,
+                    "lr": lrs[name],
+                }
+                for name, plan in self.plans.items()
+                if name in lrs
+            }
+            train = next(iter(self.plans.values())).study.train
+            self._studies[key] = Study(
+                name=self.name, space={}, seeds=self.seeds, rules=key, under=under, fixed=self.fixed, train=train
+            )
+        return self._studies[key]
+
+    def wanted(self, records: Records) -> list[Run]:
+        """The runs that may start now: of searches, then of the ways whose learning rate is known."""
+        lrs = self.lrs(self.searches(records))
+        open_searches = [study for name, study in self._studies.items() if name in self.plans and name not in lrs]
+        return [run for study in [*open_searches, self.study(lrs)] for run in study.wanted(records)]
+
+    def left(self, records: Records) -> Counter:
+        """Size → number of runs that are not done."""
+        lrs = self.lrs(self.searches(records))
+        left = self.study(lrs).left(records)
+        for name in self.plans.keys() - lrs.keys():
+            left += self._studies[name].left(records) if name in self._studies else Counter({"target": 5})
+            left[None] += len(self.seeds)
+        return left
+
+    def save(self, records: Records) -> None:
+        """Write the table of the ways that were trained."""
+        self.study(self.lrs(self.searches(records))).save(records)
+
+
 def compare(
     build: Callable[..., nn.Module],
     data: Any,
@@ -150,7 +240,6 @@ def compare(
     """
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
-    how = {"folder": folder, "n_workers": n_workers, "devices": cuda_devices(device), "progress": progress}
 
     def plan(optimizer: str, rule: str) -> Plan:
         asking = {"target": target, "rules": (rule,), "optimizer": optimizer, "seeds": seeds[:1], **shared}
@@ -159,35 +248,13 @@ def compare(
     adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
     if progress:
         print(soap)
-    lrs, searches = {"Adam, as it comes": ADAM_LR, "MuSOAP, as it comes": usual_lr(soap.steps)}, {}
     plans = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
-    for name in [name for name in plans if name not in lrs]:
-        study, size = plans[name].study, "proxy"
-        if name == TUNED:
-            lr, size = lrs["Adam, tuned small"], "target"
-            study = replace(study, space={"lr": [lr / 4, lr / 2, lr, 2 * lr, 4 * lr]})
-        searches[name] = results_of(replace(study, sizes={size: study.sizes[size]}, keeps=False), **how)
-        lrs[name] = searches[name].best["lr"]
-    under = {
-        name: {
-            "optimizer": made.study.fixed["optimizer"],
-            "rule": made.study.rules[0],
-            **made.study.under.get(made.study.rules[0], {}),
-            "base": made.study.sizes["proxy"] if name in searches else None,
-            "lr": lrs[name],
-        }
-        for name, made in plans.items()
-    }
-    study = Study(
-        name=folder.resolve().name,
-        space={},
-        seeds=seeds,
-        rules=tuple(plans),
-        under=under,
-        fixed={**shared, "model": target},
-        train=soap.study.train,
-    )
-    records = results_of(study, **how).records
+    trainings = _Trainings(plans, folder, seeds, {**shared, "model": target})
+    engine = make_engine(None, None, soap.study.train, len(seeds) * len(plans), n_workers, cuda_devices(device))
+    kept = run(trainings, folder=folder, engine=engine, progress=progress)
+    searches = trainings.searches(kept)
+    lrs = trainings.lrs(searches)
+    records = trainings.study(lrs).rows(kept)
     ways = {}
     for name in plans:
         own, searched = [r for r in records if r["rule"] == name], searches.get(name)

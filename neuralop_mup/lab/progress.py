@@ -35,7 +35,7 @@ class Progress:
         self.name = name
         self._costs = costs
         self._runs = 0
-        layout = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
+        layout = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
         self._bar = bar(desc=name, total=1, disable=not enabled, bar_format=layout, miniters=0, delay=1e-9)
 
     def left(self, left: Counter) -> None:

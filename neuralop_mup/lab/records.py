@@ -1,9 +1,10 @@
 """Runs that are kept in a folder: each by the hash of everything that its result depends on.
 
-The folder is a signac project: a run is a job, its content the state point, what it gave the document, and weights and
-checkpoints lie beside these. So nothing is compared, a folder holds any number of studies, and ``signac`` shows them.
+Each run has a folder ``workspace/<id>`` with its content, its result, and its checkpoint or weights. A folder can hold any
+number of studies.
 """
 
+import hashlib
 import json
 import math
 import zipfile
@@ -18,6 +19,7 @@ from neuralop_mup.lab.fingerprint import fingerprint_or_new
 from neuralop_mup.lab.outcome import KINDS, is_complete, is_final
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
+#: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
 _CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
 #: Seconds to wait for the lock: a command that is killed leaves it to its workers until they close their files.
 _INHERITED = 0.5
@@ -52,18 +54,17 @@ class Run:
         train: Callable[..., Any] | None = None,
         **labels: Any,
     ) -> None:
-        from signac.job import calc_id
-
         self.content = described(content)
         self.config = dict(config)
         self.keep = keep
         self.train = train
         self.labels = labels
-        self.id = calc_id(self.content)
+        text = json.dumps(self.content, sort_keys=True)
+        self.id = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def described(value: Any) -> Any:
-    """``value`` as JSON that is the same in every process: what is a run's content, and may be a signac state point.
+    """``value`` as JSON that is the same in every process: the content of a run.
 
     Numbers that are equal are the same, 1 and 1.0; keys have no dots. What is not plain goes in by its fingerprint
     (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
@@ -127,7 +128,6 @@ class Records:
         MupError
             If another command holds it, or it cannot be written.
         """
-        import signac
         from filelock import FileLock, Timeout
 
         with writing(self.folder):
@@ -142,7 +142,6 @@ class Records:
         try:
             with writing(self.folder):
                 (self.folder / _OURS).touch()
-                signac.init_project(str(self.folder))
             yield self
         finally:
             lock.release()

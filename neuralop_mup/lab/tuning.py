@@ -119,7 +119,7 @@ def sweep(
     space : mapping of str to sequence
         Every combination is a point, judged by its mean over the seeds; all points with the first seed come first.
     folder : str or Path
-        A signac project, made if new: a job a run. ``results.jsonl`` is a table of the study that ran last.
+        Created if it does not exist; has a folder for each run. ``results.jsonl`` is a table of the last study.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int, default (0,)

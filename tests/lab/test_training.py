@@ -1,4 +1,4 @@
-"""One run through neuralop's Trainer: what goes in arrives, what comes out is right, what is wrong is said."""
+"""One run through neuralop's Trainer: its settings, its errors, and what is refused."""
 
 import pytest
 from neuralop.models import FNO
@@ -7,7 +7,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import neuralop_mup as nm
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.settings import OPTIMIZERS, Settings, build_optimizer
-from support.models import small_fno
 from support.training import train_run, training_of
 
 TINY = {
@@ -24,14 +23,12 @@ TINY = {
 def test_a_run_is_deterministic_and_learns():
     a, b = train_run(TINY), train_run(TINY)
     assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
-    longer = train_run({**TINY, "epochs": 30})
-    assert 0 < longer["loss"] < 0.9 * a["loss"]
+    assert 0 < train_run({**TINY, "epochs": 30})["loss"] < 0.9 * a["loss"]
     assert train_run({**TINY, "seed": 1})["loss"] != a["loss"]
 
 
 def test_reported_loss_is_the_relative_error_of_physical_fields():
     """A model that outputs zeros in normalised units predicts the mean field: its relative error is known."""
-    config = {**TINY, "lr": 0.0, "init_mult.readout": 1e-12, "epochs": 1}
     problem = get_problem("burgers", **TINY["problem_args"])
     data = problem.load()
     y_train, y = data.train[1].double(), data.val[1]
@@ -39,14 +36,8 @@ def test_reported_loss_is_the_relative_error_of_physical_fields():
     bias = training_of("burgers", **TINY["problem_args"]).model(Settings.of(sizes)).projection.fcs[1].bias.item()
     prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread a channel
     error = ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
-    got = train_run(config)["loss"]
-    assert got == pytest.approx(error.item(), rel=1e-3)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_trains(optimizer):
-    decay = 0.0 if optimizer == "adam" else 1e-4
-    assert train_run({**TINY, "optimizer": optimizer, "weight_decay": decay})["loss"] > 0
+    loss = train_run({**TINY, "lr": 0.0, "init_mult.readout": 1e-12, "epochs": 1})["loss"]
+    assert loss == pytest.approx(error.item(), rel=1e-3)
 
 
 def test_settings_reach_the_run():
@@ -61,55 +52,46 @@ def test_settings_reach_the_run():
         {"init_mult.readout": 4.0},
         {"batch_size": 5},
         {"epochs": 3},
+        {"loss": "h1"},
+        *({"optimizer": name, "weight_decay": 1e-4} for name in OPTIMIZERS if name != "adam"),
     ):
         assert train_run({**TINY, **change})["loss"] != base, change
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("change", "names"),
     [
-        ({"learning_rate": 1.0}, "no setting 'learning_rate'"),
-        ({"epoch": 1}, "did you mean 'epochs'"),
-        ({"optimizer": "adm"}, "did you mean 'adam"),
-        ({"aux_lr": 0.01}, "aux_lr is 0.01, but the optimizer is 'adam'"),
-        ({"soap": {"period": 3}}, "belongs to the optimizer soap"),
-        ({"optimizer": "soap", "soap": {"perod": 2}}, "no argument 'perod'; did you mean 'period'"),
-        ({"schedule": "linear"}, "schedule"),
-        ({"problem": "burger"}, "burgers"),
-        ({"lr_mult.kernel": 2.0}, "no role 'kernel'"),
-        ({"model": {"n_modes": (8, 8), "hidden_channels": 8}}, "one number of modes an axis"),
-        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO.* fails: .*unexpected keyword argument 'hiden_channels'"),
+        ({"learning_rate": 1.0}, "'learning_rate'"),
+        ({"optimizer": "adm"}, "'adam"),
+        ({"aux_lr": 0.01}, "aux_lr.*'adam'"),
+        ({"soap": {"period": 3}}, "soap"),
+        ({"optimizer": "soap", "soap": {"perod": 2}}, "'perod'.*'period'"),
+        ({"lr_mult.kernel": 2.0}, "'kernel'"),
+        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO.*'hiden_channels'"),
+        *(({"schedule": name}, "schedule") for name in ("linear", "halve:", "halve:0", "halve:3,3", 50)),
     ],
 )
-def test_wrong_settings(change, match):
-    with pytest.raises(nm.MupError, match=match):
+def test_wrong_settings(change, names):
+    with pytest.raises(nm.MupError, match=names):
         train_run({**TINY, **change})
 
 
-@pytest.mark.parametrize(("optimizer", "decay"), [("soap", 0.01), ("adam", 0.0)])
-def test_a_run_that_is_given_no_weight_decay_has_its_optimizers(optimizer, decay):
-    model = small_fno()
-    groups = build_optimizer(model, Settings.of({"optimizer": optimizer})).param_groups
-    made = {"soap": nm.MuSOAP, "adam": nm.MuAdam}[optimizer](model).param_groups
-    for group, own in zip(groups, made, strict=True):
-        # Independent of the factor on the rate: at the base size of four layers both are what was given.
-        assert group["weight_decay"] * group.get("rule_mult", 1) == pytest.approx(decay)
-        assert group["weight_decay"] == own["weight_decay"]
-    (without,) = {
-        g["weight_decay"]
-        for g in build_optimizer(model, Settings.of({"optimizer": "soap", "weight_decay": 0.0})).param_groups
-    }
-    assert without == 0
+SOAP = {"optimizer": "soap", "lr": 0.04, "soap": {"period": 3, "base_depth": 1}}
 
 
-def test_divergence_is_a_kind_of_its_own():
-    with pytest.raises(nm.errors.Diverged, match="Training diverged"):
-        train_run({**TINY, "lr": 1e6, "epochs": 4})
-
-
-def test_losses_by_name():
-    l2, h1 = (train_run({**TINY, "epochs": 1, "loss": loss})["loss"] for loss in ("l2", "h1"))
-    assert l2 != h1
+@pytest.mark.parametrize(
+    ("settings", "lr", "decay"),
+    [({"optimizer": "soap"}, 0.03, 0.01), ({"optimizer": "adam"}, 1e-3, 0.0), (SOAP, 0.02, 0.01)],
+)
+def test_settings_of_the_optimizers(settings, lr, decay):
+    """The model has four layers: √(4 / depth) is 1 by default, and √(1 / depth) is 1/2."""
+    model = nm.parametrize(FNO((8,), 1, 1, 8, n_layers=4), base={"hidden_channels": 4})
+    groups = build_optimizer(model, Settings.of(settings)).param_groups
+    assert groups[0]["lr"] == pytest.approx(lr)
+    assert settings is not SOAP or groups[0]["period"] == 3
+    assert [group["weight_decay"] * group.get("rule_mult", 1) for group in groups] == pytest.approx([decay] * len(groups))
+    without = build_optimizer(model, Settings.of({**settings, "weight_decay": 0.0})).param_groups
+    assert {group["weight_decay"] for group in without} == {0}
 
 
 @pytest.mark.parametrize(
@@ -119,11 +101,10 @@ def test_losses_by_name():
         ("cosine", [1, 0.904508, 0.654508, 0.345492, 0.095492]),  # (1 + cos(πt/5)) / 2
         ("halve:2", [1, 1, 0.5, 0.5, 0.25]),
         ("halve:1,3", [1, 0.5, 0.5, 0.25, 0.25]),
-        ("halve:3,9", [1, 1, 1, 0.5, 0.5]),
     ],
 )
 def test_learning_rate_of_each_epoch(schedule, expected):
-    """Read off the optimizer at every step of a real run; two steps make an epoch."""
+    """At each step of a run. Two steps are an epoch."""
     lrs = []
     hook = register_optimizer_step_post_hook(lambda optimizer, *_: lrs.append(optimizer.param_groups[0]["lr"]))
     try:
@@ -132,22 +113,3 @@ def test_learning_rate_of_each_epoch(schedule, expected):
         hook.remove()
     assert [lr / lrs[0] for lr in lrs[::2]] == pytest.approx(expected, rel=1e-5)
     assert lrs[::2] == lrs[1::2] and len(lrs) == 10
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    ["halve", "halve:", "halve:0", "halve:-5", "halve:1.5", "halve:2,", "halve:5,3", "halve:3,3", "half:5", 50, None],
-)
-def test_schedules_that_do_not_exist(schedule):
-    with pytest.raises(nm.MupError, match="expected cosine, constant, halve:50"):
-        train_run({**TINY, "schedule": schedule})
-
-
-def test_soap_has_a_learning_rate_and_settings_of_its_own():
-    """Four layers, so that √(4 / depth) is 1; Adam's 0.001 would be a thirtieth of soap's."""
-    model = nm.parametrize(FNO((8,), 1, 1, 8, n_layers=4), base={"hidden_channels": 4})
-    assert build_optimizer(model, Settings.of({"optimizer": "soap"})).param_groups[0]["lr"] == pytest.approx(0.03)
-    assert build_optimizer(model, Settings.of({"optimizer": "adam"})).param_groups[0]["lr"] == pytest.approx(1e-3)
-    soap = {"period": 3, "momentum": 0.7, "base_depth": 1}
-    group = build_optimizer(model, Settings.of({"optimizer": "soap", "lr": 0.04, "soap": soap})).param_groups[0]
-    assert (group["period"], group["momentum"], group["lr"]) == (3, 0.7, pytest.approx(0.02))

@@ -11,66 +11,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from neuralop.data.transforms.data_processors import DataProcessor, DefaultDataProcessor
-from neuralop.models import FNO
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
+from torch.utils.data import Subset
 
 import neuralop_mup as nm
-from neuralop_mup.lab import plan
-from neuralop_mup.lab.cli import main
+from neuralop_mup.lab import files, plan
 from neuralop_mup.lab.files import keep_weights, read_weights
 from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.problems.data import normalizer_of
 from neuralop_mup.lab.problems.given import as_source
 from neuralop_mup.lab.settings import optimizer_of
+from neuralop_mup.lab.training import Training
 from support.comparing import differing
+from support.studies import (
+    BASE,
+    LRS,
+    TARGET,
+    build,
+    fields,
+    loaders,
+    no_figures,  # noqa: F401
+    physical,
+    quick_tune,
+    relative_error,
+    run_ids,
+    save_pair,
+)
 
-BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
-QUICK = {"epochs": 2, "batch_size": 8, "space": {"lr": [0.005, 0.02]}, "progress": False, "n_workers": 1}
-
-
-def build(**size):
-    return FNO(in_channels=1, out_channels=1, n_layers=2, **size)
-
-
-def fields(n=32, seed=0):
-    x = torch.randn(n, 1, 32, generator=torch.Generator().manual_seed(seed)).cumsum(-1)
-    return x, 3.0 * x.roll(1, -1) + 1.0
-
-
-def saved(pair, path):
-    """The arrays of a pair in a file."""
-    np.savez(path, **{key: np.asarray(values) for key, values in zip("xy", pair, strict=True)})
-    return path
+STUDY = {"seeds": (0, 1), "optimizer": "MuSOAP", "compare": ("standard",)}
 
 
-def loaders():
-    """Called in each worker."""
-    return {k: DataLoader(TensorDataset(*fields(n, i)), 8) for i, (k, n) in enumerate((("train", 32), ("val", 8)))}
-
-
-def two_to_one():
-    """Two channels in, one out."""
-    x, y = fields()
-    return torch.cat([x, x], dim=1), y
-
-
-def spoilt(pair, which, sample):
-    """A pair with one entry that is no number."""
-    pair[which][sample, 0, 3] = torch.nan
-    return pair
-
-
-def silent(pair, sample):
-    """A pair with one target that is zero everywhere."""
-    pair[1][sample] = 0
-    return pair
-
-
-def sets(pair):
-    """As a data set."""
-    return TensorDataset(*pair)
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A model tuned with two seeds, and its data, in units far from 0 and 1."""
+    data = {"train": physical(), "val": physical(16, 4), "test": physical(8, 2)}
+    return quick_tune(tmp_path_factory.mktemp("tuned") / "study", data, **STUDY), data
 
 
 def mean_over_the_batch(y_pred, y, **_):
@@ -81,254 +56,155 @@ def mean_square(y_pred, y, **_):
     return (y_pred - y).square().mean(dim=(1, 2)).sum()
 
 
-def test_a_model_and_tensors_give_a_trained_target_and_the_same_call_resumes(tmp_path):
-    data = {"train": fields(), "val": fields(8, 1), "test": fields(8, 2)}
-    asked = {"base": BASE, "target": TARGET, "folder": tmp_path / "s", "compare": ("standard",), **QUICK}
-    tuned = nm.tune(build, data, **asked)
-    assert tuned.lr in (0.005, 0.02) and tuned.params == {"lr": tuned.lr} and tuned.report.exists()
-    assert nm.is_parametrized(tuned.model)
-    assert tuned.model.fno_blocks.convs[0].weight.shape[0] == 8 and not tuned.model.training
+class Scaled(DefaultDataProcessor):
+    """A processor of the user's own, which divides x and multiplies the output by a factor."""
+
+    factor = 2
+
+    def preprocess(self, data_dict, batched=True):
+        return {"x": data_dict["x"] / self.factor, "y": data_dict["y"]}
+
+    def postprocess(self, output, data_dict):
+        return self.factor * output, data_dict
+
+
+def test_tune_returns_the_trained_target_and_the_same_call_resumes(study):
+    tuned, data = study
+    assert tuned.lr in LRS and tuned.params == {"lr": tuned.lr} and tuned.report.exists()
+    assert nm.is_parametrized(tuned.model) and not tuned.model.training
+    assert tuned.model.fno_blocks.convs[0].weight.shape[0] == 8
     rows = {r["rule"]: r for r in tuned.results.summary() if r["size"] == "target"}
-    assert set(rows) == {"operator-norm", "standard"} and rows["operator-norm"]["transferred_loss"] == tuned.loss
-    assert rows["operator-norm"]["transferred_test"] > 0
-    again = nm.tune(build, data, **asked)
-    assert again.results.records == tuned.results.records
-    assert differing(again.model, tuned.model) == 0
+    assert set(rows) == {"operator-norm", "standard"} and rows["operator-norm"]["transferred_test"] > 0
+    again = quick_tune(tuned.report.parent, data, **STUDY)
+    assert again.results.records == tuned.results.records and differing(again.model, tuned.model) == 0
 
 
 def datasets():
-    """As neuralop's: a sample is a dict."""
+    """Training and validation samples as neuralop has them: each is a dict."""
     return [Subset([{"x": x, "y": y} for x, y in zip(*fields(n, i), strict=True)], range(n)) for i, n in enumerate((32, 8))]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [Path("heat.npz"), tuple(loaders().values()), tuple(datasets()), loaders],
-    ids=["file", "loaders", "sets", "function"],
-)
+@pytest.mark.parametrize("data", [Path("heat.npz"), tuple(loaders().values()), tuple(datasets()), loaders])
 def test_forms_of_data(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)
-    saved(fields(40), "heat.npz")
-    tuned = tuned_on(tmp_path / "s", data)
+    save_pair(fields(), "heat.npz")
+    tuned = quick_tune(tmp_path / "s", data)
     assert {r["rule"] for r in tuned.results.records} == {"operator-norm"} and np.isfinite(tuned.loss)
     assert ("heat" in tuned.report.read_text().splitlines()[0]) == (data == Path("heat.npz"))
 
 
-def test_masters_losses_and_workers(tmp_path):
-    quick = {**QUICK, "space": {"lr": [0.01], "lr_mult.spectral": [1.0, 4.0]}, "n_workers": 2}
+def test_several_losses_and_hyperparameters_in_processes(tmp_path):
+    space = {"lr": [0.01], "lr_mult.spectral": [1.0, 4.0]}
     losses = {"mse": mean_square, "sharp": (0.1, mean_square)}
-    tuned = nm.tune(build, loaders, base=BASE, target=TARGET, folder=tmp_path / "s", loss=losses, optimizer="adamw", **quick)
+    tuned = quick_tune(tmp_path / "s", loaders, loss=losses, optimizer="adamw", space=space, n_workers=2)
     assert set(tuned.params) == {"lr", "lr_mult.spectral"} and tuned.lr == 0.01
-    done = tuned.results.records[0]["metrics"]
-    assert {"loss", "sharp_loss"} <= set(done) and done["sharp_loss"] == pytest.approx(done["loss"])
+    metrics = tuned.results.records[0]["metrics"]
+    assert metrics["sharp_loss"] == pytest.approx(metrics["loss"])
+
+
+# What cannot work is refused before anything is trained
+
+
+def two_to_one():
+    """Two channels in, one out."""
+    x, y = fields(32)
+    return torch.cat([x, x], dim=1), y
+
+
+TRAIN, VAL = fields(32), fields(8, 1)
+COMPLEX = functools.partial(build, complex_data=True, positional_embedding=None)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "names"),
     [
-        ({"base": TARGET, "target": BASE}, "tuning the base saves nothing"),
-        ({"base": 3}, "must be a dict"),
-        ({"base": {"width": 3}}, r"build\(\*\*{.*'width': 3}\) fails at the base"),
-        ({"data": 3}, "data is a int; give the path"),
-        ({"data": (loaders,)}, "data is a tuple; give"),
-        ({"data": "nowhere.npz"}, "There is no file or folder nowhere.npz"),
-        ({"loss": "l3"}, "loss='l3' must be 'l2', 'h1'"),
-        ({"loss": 3}, "loss=3 must be"),
-        ({"optimizer": "adm"}, "'adam"),
-        ({"rule": "log-mods"}, "'log-modes'"),
-        ({"optimizer": "MuSOUP"}, "did you mean 'MuSOAP'"),
-        ({"optimizer": torch.optim.SGD}, "optimizer SGD says nothing of how it is made.*give a function"),
-        ({"build": "FNO"}, "must be a function"),
-        ({"target": {"hidden": 24, "n_modes": (8,)}}, "fails at the target: .*unexpected keyword argument 'hidden'"),
-        (
-            {"target": {"hidden_channels": 0, "n_modes": (8,)}},
-            "'hidden_channels': 0, .* fails at the target: ZeroDivisionError",
-        ),
-        (
-            {"build": FNO((4,), 1, 1, 4, n_layers=1)},
-            "^build is a model, a FNO, and must be a function",
-        ),
-        ({"loss": mean_over_the_batch}, r"The loss is a mean over the batch: .* sum over the samples, such as \(\("),
-        ({"loss": {"a": mean_square, "b": mean_over_the_batch}}, "The loss 'b' is a mean over the batch"),
-        ({"data": lambda: [fields(), silent(fields(8), 3)]}, "y of val is zero everywhere in sample 3"),
-        ({"data": lambda: [sets(fields()), sets(spoilt(fields(8), 1, 6))]}, "y of val has entries .* finite, in sample 6"),
-        ({"data": lambda: [fields(), [f[..., ::8] for f in fields(8)]]}, r"Of the val data, on 4 points: n_modes = \(8,\)"),
-        ({"data": fields(4)}, "the data given has 4 samples"),
-        ({"data": fields(40)[:1] * 3}, "train a Tensor, val a Tensor, test a Tensor: give each split alike, as a pair"),
-        ({"data": tuple(f.tolist() for f in fields())}, "A batch of the data is a list, .*np.asarray"),
-        ({"data": [DataLoader(TensorDataset(*fields(), fields()[0]), 8)] * 2}, "A batch of the data is a list, "),
-        ({"data": (fields(), loaders()["val"])}, "train a pair of arrays, val a DataLoader: give each split alike"),
-        ({"data": ((fields()[0], fields(31)[1]), fields(8))}, "as many samples of each"),
-        ({"data": (fields(), [f.repeat(1, 2, 1) for f in fields(8)])}, "val has x of .* must have the same channels"),
-        (
-            {"data": ([f.movedim(1, -1) for f in two_to_one()], fields(8))},
-            r"val has x of shape \(8, 1, 32\) .* and train \(32, 32, 2\) and",
-        ),
-        (
-            {
-                "data": [tuple(f.to(torch.cfloat) for f in fields())] * 2,
-                "build": functools.partial(build, complex_data=True, positional_embedding=None),
-            },
-            "loss='l2' with complex targets.*a function of your own",
-        ),
-        ({"data": (fields(), fields(0))}, r"val has x of shape \(0, 1, 32\) .*one or more"),
-        ({"data": (two_to_one(), two_to_one())}, r"fails on a batch of the data, x of shape \(2, 2, 32\)"),
-        ({"data": ([two_to_one()[1], two_to_one()[0]],) * 2}, r"gives fields of shape \(1, 32\).*out_channels"),
-        ({"data": (spoilt(fields(), 1, 5), fields(8))}, "y of train has entries that are not finite, in sample 5"),
-        ({"data": spoilt(fields(40), 0, 7)}, "x in the data given has entries that are not finite, in sample 7"),
-        (
-            {"data": lambda: [DataLoader(TensorDataset(*spoilt(fields(), 1, 5)), 8)] * 2},
-            "y of train has entries that are not finite, in sample 5",
-        ),
-        ({"data": (fields(), fields(8)), "batch_size": 64}, "A batch of 64 is larger than the training data, 32 samples"),
-        ({"target": {"hidden_channels": 8, "n_modes": (64,)}}, "beyond the grid"),
-        ({"data": fields(40), "read": {"shufle": 1}}, "read has no argument 'shufle'; did you mean 'shuffle'"),
-        ({"data": loaders(), "read": {"x": "a"}}, "read= says how files or arrays"),
-        ({"data": fields(40), "read": "channels=last"}, "must be a dict of how files are read"),
-        ({"data": fields(40), "read": {"shuffle": "no"}}, "shuffle is 'no'; give True or False"),
-        ({"data": fields(40), "read": {"crop": "no"}}, "crop is 'no'; give True or False"),
-        ({"data": fields(40), "read": {"split": "0.6,0.2,0.2"}}, r"must be three shares, for train, val and test.*\(0\.8"),
-        ({"data": fields(40), "read": {"in_memory": "2"}}, "in_memory is '2'; give a finite number"),
-        ({"data": {"trian": fields(), "val": fields(8)}}, "data names 'trian'.*'train'"),
-        (
-            {"data": [[f.movedim(1, -1) for f in fields(n)] for n in (32, 8)]},
-            "fails on a batch of the data.*where channels are last",
-        ),
-        ({"build": lambda **_: None}, "and must return a model"),
-        ({"processor": 3}, "must be one of neuralop's data processors"),
-        ({"space": [0.1]}, r"The space is \[0\.1\]; give a dict .*: {'lr': \[0\.1\]}\.$"),
-        ({"space": {"lr": [1e-3, 0.0]}}, "lr is 0.0; give a finite number above 0"),
-        ({"space": {"lr": [1e-3], "weight_decay": [0.0, -1.0]}}, "weight_decay is -1.0"),
-        ({"epochs": 1.5}, "epochs is 1.5; give a whole number"),
-        ({"batch_size": 0}, "batch_size is 0; give a whole number"),
-        ({"beta2": 2}, "beta2 is 2; give a number of 0 or more and below 1"),
-        ({"seeds": (-1,)}, "seed is -1; give a whole number"),
-        ({"compare": "standard"}, "compare='standard' must be a sequence"),
-        (
-            {"loss": lambda y_pred, y, **_: (y_pred - y).abs()},
-            r"The loss gives a tensor of shape .*must return a tensor of one",
-        ),
-        (
-            {"loss": lambda y_pred, y: (y_pred - y).abs().sum()},
-            r"fails on a batch with x, y: TypeError.*take y and \*\*batch",
-        ),
+        ({"base": TARGET, "target": BASE}, "base"),
+        ({"base": {"width": 3}}, r"'width': 3.*base"),
+        ({"target": {"hidden_channels": 0, "n_modes": (8,)}}, "target: ZeroDivisionError"),
+        ({"build": build(**BASE)}, "build.* FNO"),
+        ({"data": 3}, "data.* int"),
+        ({"data": fields(4)}, "4 samples"),
+        ({"data": tuple(f.tolist() for f in fields())}, "list"),
+        ({"data": (TRAIN, loaders()["val"])}, "val.*DataLoader"),
+        ({"data": (TRAIN, two_to_one())}, r"val.*\(32, 2, 32\)"),
+        ({"data": [[f.movedim(1, -1) for f in TRAIN]] * 2}, r"\(\d+, 32, 1\)"),
+        ({"data": (TRAIN, fields(0))}, r"val.*\(0, 1, 32\)"),
+        ({"data": (two_to_one(), two_to_one())}, r"\(2, 2, 32\)"),
+        ({"data": (two_to_one()[::-1],) * 2}, r"\(1, 32\).*out_channels"),
+        ({"data": (TRAIN, [f[..., ::8] for f in VAL])}, r"val.* 4 points.*n_modes"),
+        ({"data": (TRAIN, [f / 0 for f in VAL])}, "of val.*sample 0"),
+        ({"data": [tuple(f.to(torch.cfloat) for f in TRAIN)] * 2, "build": COMPLEX}, "'l2'.*complex"),
+        ({"data": fields(), "read": {"shufle": 1}}, "'shufle'.*'shuffle'"),
+        ({"read": {"x": "a"}, "data": loaders()}, "read="),
+        ({"batch_size": 64, "data": (TRAIN, VAL)}, "64.* 32 samples"),
+        ({"loss": "l3"}, "'l3'.*'h1'"),
+        ({"loss": {"a": mean_square, "b": mean_over_the_batch}}, "loss 'b'.* sum"),
+        ({"loss": lambda y_pred, y, **_: (y_pred - y).abs()}, "loss.* tensor of shape"),
+        ({"loss": lambda y_pred, y: (y_pred - y).abs().sum()}, r"TypeError.*\*\*batch"),
+        ({"optimizer": "MuSOUP"}, "'MuSOAP'"),
+        ({"optimizer": torch.optim.SGD}, "SGD.* function"),
+        ({"processor": 3}, "processor"),
+        ({"space": [0.1]}, r"{'lr': \[0\.1\]}"),
+        ({"compare": "standard"}, "compare='standard'"),
     ],
 )
-def test_what_cannot_work_is_told_before_anything_is_trained(tmp_path, change, told):
-    arguments = {"build": build, "data": loaders, "base": BASE, "target": TARGET, **QUICK, **change}
-    with pytest.raises(nm.MupError, match=told):
-        nm.tune(arguments.pop("build"), arguments.pop("data"), folder=tmp_path / "s", **arguments)
+def test_what_cannot_work_is_refused_before_training(tmp_path, change, names):
+    arguments = {"data": loaders, **change}
+    with pytest.raises(nm.MupError, match=names):
+        quick_tune(tmp_path / "s", **arguments)
     assert not (tmp_path / "s").exists()
 
 
-def physical(n=40, seed=3):
-    """Far from mean 0 and standard deviation 1."""
-    x, y = fields(n, seed)
-    return 50.0 + 9.0 * x, 1000.0 + 70.0 * y
+# What is returned
 
 
-def relative_error(prediction, y):
-    return float(((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean())
-
-
-def tuned_on(folder, data, **more):
-    arguments = {"build": build, "base": BASE, "target": TARGET, **QUICK, "compare": (), **more}
-    return nm.tune(arguments.pop("build"), data, folder=folder, **arguments)
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    """One tuned model, two seeds, on fields in units of their own; and the validation data."""
-    folder = tmp_path_factory.mktemp("tuned") / "study"
-    data = {"train": physical(), "val": physical(16, 4)}
-    return tuned_on(folder, data, seeds=(0, 1), optimizer="MuSOAP", space={"lr": [0.02, 0.04]}), data
-
-
-def test_predict_speaks_the_units_of_the_data(study):
-    """Its relative error over the validation set is the loss that was measured in training."""
+def test_predictions_are_in_the_units_of_the_data(study):
+    """By hand: (x − mean) / std, and back. Over the validation set the relative error is the loss of the run."""
     tuned, data = study
     x, y = data["val"]
     prediction = tuned.predict(x, batch_size=7)
     assert relative_error(prediction, y) == pytest.approx(tuned.loss, rel=1e-4) and not prediction.requires_grad
-    with torch.no_grad():
-        assert relative_error(tuned.model(x), y) > 0.9  # the model by itself speaks normalised units
-    # By hand: (x − mean) / std, and back. torch's std is that of a sample; eps is 1e-7.
     (mean_x, std_x), (mean_y, std_y) = ((v.mean(), v.std()) for v in data["train"])
     with torch.no_grad():
         by_hand = tuned.model((x - mean_x) / std_x) * std_y + mean_y
     assert torch.allclose(prediction, by_hand, rtol=1e-5)
-    as_numpy = tuned.predict(x.double().numpy())
-    assert isinstance(as_numpy, np.ndarray) and np.allclose(as_numpy, prediction.numpy(), rtol=1e-5)
-    tuned.model.train()
-    tuned.model.fno_blocks.eval()
-    assert torch.equal(tuned.predict(x), tuned.predict(x))
-    assert tuned.model.training and not tuned.model.fno_blocks.training
+    assert np.allclose(tuned.predict(x.double().numpy()), prediction.numpy(), rtol=1e-5)
+    tuned.model.fno_blocks.train()
+    assert torch.equal(tuned.predict(x[:, 0]), tuned.predict(x)[:, 0])  # one channel may be left out, as in files
+    assert tuned.model.fno_blocks.training and not tuned.model.training
     tuned.model.eval()
-
-
-def test_predict_takes_fields_of_one_channel_as_a_file_may_have_them(study):
-    tuned, (x, _) = study[0], study[1]["val"]
-    assert torch.equal(tuned.predict(x[:, 0]), tuned.predict(x)[:, 0])  # shaped as it was given
 
 
 def test_predict_refuses_other_shapes(study):
     tuned, (x, _) = study[0], study[1]["val"]
     for other in (x.repeat(1, 2, 1), x.movedim(1, -1), x[0, 0], x[:0]):
-        with pytest.raises(nm.MupError, match=r"x has the shape \(.*\), but the target takes \(n, 1, 32\)"):
+        with pytest.raises(nm.MupError, match=r"\(n, 1, 32\)"):
             tuned.predict(other)
-    with pytest.raises(nm.MupError, match="batch_size"):
-        tuned.predict(x, batch_size=0)
 
 
-def test_a_tuned_model_is_loaded_from_its_folder(study, tmp_path):
+def test_a_tuned_model_is_loaded_from_its_folder(study):
     tuned, data = study
     x, _ = data["val"]
-    with pytest.warns(UserWarning, match="<lambda> is not as it was when .* may predict otherwise"):
+    with pytest.warns(UserWarning, match="<lambda>"):
         nm.load_tuned(tuned.report.parent, lambda **size: build(non_linearity=torch.tanh, **size))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded = nm.load_tuned(str(tuned.report.parent), build)
     assert torch.equal(loaded.predict(x), tuned.predict(x)) and nm.is_parametrized(loaded.model)
-    for name in ("lr", "params", "loss", "report"):
-        assert getattr(loaded, name) == getattr(tuned, name)
+    assert (loaded.lr, loaded.params, loaded.loss, loaded.report) == (tuned.lr, tuned.params, tuned.loss, tuned.report)
     assert repr(loaded) == repr(tuned) and loaded.results.records == tuned.results.records
     assert f"tuned = nm.load_tuned({str(tuned.report.parent)!r}, build)" in tuned.report.read_text()
 
 
-def test_tuned_says_what_it_is_and_its_last_line_rebuilds_the_parametrization(study):
+def test_repr_has_the_losses_and_a_line_that_rebuilds_the_model(study):
     tuned, _ = study
     *said, kept, call = repr(tuned).splitlines()
-    assert said[0].startswith(f"The best lr {tuned.lr:g} of the proxy, carried to the target")
     losses = [r["loss"] for r in tuned.results.carried("target", "operator-norm")]
     assert f"{np.mean(losses):.3g} ± {np.std(losses):.1g}" in said[0] and tuned.loss == min(losses)
-    assert f"{tuned.loss:.4g} as its validation loss" in kept and str(tuned.report.parent) in kept
-    assert "hidden_channels=8, n_modes=(8,)" in call and "base={'hidden_channels': 4, 'n_modes': (4,)}" in call
+    assert f"{tuned.loss:.4g}" in kept and str(tuned.report.parent) in kept
     model = eval(call, {"nm": nm, "build": build})
     model.load_state_dict(tuned.model.state_dict())  # compares the plans
     assert nm.summary(model) == nm.summary(tuned.model)
-
-
-@pytest.mark.parametrize(
-    ("change", "other", "told"),
-    [
-        (None, None, "function of your own, build: give it"),
-        (None, lambda **size: build(**{**size, "hidden_channels": 12}), "is not one of this FNO"),
-        (None, lambda **size: FNO(in_channels=1, out_channels=1, n_layers=3, **size), "is not one of this FNO"),
-        (None, lambda **size: 3 / 0, "does not give the model in .*ZeroDivisionError"),
-        (lambda f: (f / "study.json").unlink(), build, "holds no study"),
-        (lambda f: edit(f, "keeps", False), build, "holds no trained target: of the study that ran last there"),
-        (lambda f: edit(f, "seeds", 3), build, "holds no study"),
-        (lambda f: [p.unlink() for p in f.glob("workspace/*/weights.pt")], build, "are not there"),
-        (lambda f: [p.write_bytes(b"x") for p in f.glob("workspace/*/weights.pt")], build, "the file is damaged"),
-    ],
-)
-def test_what_cannot_be_loaded_is_told(study, tmp_path, change, other, told):
-    tuned, _ = study
-    folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
-    if change is not None:
-        change(folder)
-    with pytest.raises(nm.MupError, match=told):
-        nm.load_tuned(folder, other)
 
 
 def edit(folder, key, value):
@@ -336,116 +212,65 @@ def edit(folder, key, value):
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
 
 
-class Halved(DataProcessor):
-    """A processor of the user's own: the model sees half of x, and its output is doubled."""
+@pytest.mark.parametrize(
+    ("change", "other", "names"),
+    [
+        (None, None, "build"),
+        (None, lambda **size: build(**{**size, "hidden_channels": 12}), "FNO"),
+        (None, lambda **size: build(n_layers=3, **size), "FNO"),
+        (None, lambda **size: 3 / 0, "ZeroDivisionError"),
+        (lambda f: (f / "study.json").unlink(), build, "no study"),
+        (lambda f: edit(f, "keeps", False), build, "no trained target"),
+        (lambda f: edit(f, "seeds", 3), build, "no study"),
+        (lambda f: [p.unlink() for p in f.glob("workspace/*/weights.pt")], build, "weights.pt"),
+        (lambda f: [p.write_bytes(b"x") for p in f.glob("workspace/*/weights.pt")], build, "weights.pt"),
+    ],
+)
+def test_what_cannot_be_loaded_is_an_error(study, tmp_path, change, other, names):
+    folder = Path(shutil.copytree(study[0].report.parent, tmp_path / "copy"))
+    if change is not None:
+        change(folder)
+    with pytest.raises(nm.MupError, match=names):
+        nm.load_tuned(folder, other)
 
-    def __init__(self):
-        super().__init__()
-        self.device, self.model = "cpu", None
 
-    def to(self, device):
-        self.device = device
-        return self
-
-    def preprocess(self, data_dict, batched=True):
-        return {"x": data_dict["x"].to(self.device) / 2, "y": data_dict["y"].to(self.device)}
-
-    def postprocess(self, output, data_dict):
-        return 2 * output, data_dict
-
-    def forward(self, **data_dict):
-        raise NotImplementedError
+def test_flipped_bits_of_the_weights_are_an_error(study, tmp_path):
+    tuned, _ = study
+    folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
+    path = folder / "workspace" / tuned._made["id"] / "weights.pt"
+    whole = path.read_bytes()
+    for at in range(1000, len(whole) - 4000, len(whole) // 40):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
+        try:
+            loaded = nm.load_tuned(folder, build)
+        except nm.MupError as error:
+            assert "damaged" in str(error)
+        else:  # between the arrays
+            assert differing(loaded.model, tuned.model) == 0
 
 
-def test_units_that_are_not_known_are_not_guessed(tmp_path):
-    """Loaders bring no processor: predict is refused. One of the user's own is used, and asked for when loading."""
+def test_unknown_units_are_not_guessed(tmp_path):
+    """Loaders have no processor, so predict fails. A processor of the user's own is used, and needed again to load."""
     x, y = fields(8, 1)
-    bare = tuned_on(tmp_path / "bare", loaders)
-    assert bare.processor is None
-    with pytest.raises(nm.MupError, match="batches as your loaders or data sets gave them"):
+    bare = quick_tune(tmp_path / "bare", loaders)
+    assert bare.processor is None and bare.split == {}
+    with pytest.raises(nm.MupError, match="processor"):
         bare.predict(x)
-    own = tuned_on(tmp_path / "own", loaders, processor=Halved())
+    own = quick_tune(tmp_path / "own", loaders, processor=Scaled())
     assert relative_error(own.predict(x), y) == pytest.approx(own.loss, rel=1e-4)
-    with pytest.raises(nm.MupError, match=r"processor of your own \(Halved\)"):
+    with pytest.raises(nm.MupError, match="Scaled"):
         nm.load_tuned(tmp_path / "own", build).predict(x)
-    assert torch.equal(nm.load_tuned(tmp_path / "own", build, processor=Halved()).predict(x), own.predict(x))
-
-
-def test_a_processor_that_needs_y_is_told(tmp_path):
-    class UsesY(Halved):
-        def preprocess(self, data_dict, batched=True):
-            return {"x": data_dict["x"] + 0 * data_dict["y"].mean(), "y": data_dict["y"]}
-
-    tuned = tuned_on(tmp_path / "s", loaders, processor=UsesY())
-    with pytest.raises(nm.MupError, match="a UsesY, uses y"):
-        tuned.predict(fields(8, 1)[0])
-
-
-def test_arrays_are_read_as_a_file_is(tmp_path):
-    """(x, y) of numpy, in double precision and with the channels last: the same runs as of a file with these arrays."""
-    x, y = (f.double().movedim(1, -1).numpy() for f in physical(60))
-    file = saved((x, y), tmp_path / "heat.npz")
-    ours, of_file = (tuned_on(tmp_path / n, d) for n, d in (("a", (x, y)), ("f", file)))
-    assert [r["loss"] for r in ours.results.records] == [r["loss"] for r in of_file.results.records]
-    named = tuned_on(tmp_path / "n", {"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
-    assert named.loss == ours.loss
-
-
-def test_tensors_of_a_precision_that_numpy_lacks(tmp_path):
-    x, y = (f.bfloat16().requires_grad_() for f in fields(40))
-    torch.save({"x": x, "y": y}, tmp_path / "heat.pt")
-    ours, of_file = (as_source(data).load().train[0] for data in ((x, y), tmp_path / "heat.pt"))
-    assert ours.dtype == torch.float32 and torch.equal(ours, of_file)
+    assert torch.equal(nm.load_tuned(tmp_path / "own", build, processor=Scaled()).predict(x), own.predict(x))
 
 
 def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
-    def finer(**size):
-        return FNO(in_channels=1, out_channels=1, n_layers=2, resolution_scaling_factor=[1, 2], **size)
-
-    coarse = [(x[..., ::2], y) for x, y in (fields(), fields(8, 1))]
-    assert tuned_on(tmp_path / "s", coarse, build=finer).predict(coarse[1][0]).shape == (8, 1, 32)
+    finer = functools.partial(build, resolution_scaling_factor=[1, 2])
+    coarse = [(x[..., ::2], y) for x, y in (TRAIN, VAL)]
+    assert quick_tune(tmp_path / "s", coarse, build=finer).predict(coarse[1][0]).shape == (8, 1, 32)
 
 
-def test_few_samples_and_odd_grids_are_told(tmp_path, monkeypatch):
-    """Odd grids of two axes and more, under the one version of neuralop that is wrong there."""
-    with pytest.warns(UserWarning, match="compared on 8 validation samples"):
-        tuned = tuned_on(tmp_path / "s", [fields(), fields(8, 1)])
-    assert "compared on 8 validation samples" in tuned.report.read_text()
-    for version, points, told in (("2.0.0", (7, 8), True), ("2.0.0", (7,), False), ("2.0.1", (7, 8), False)):
-        monkeypatch.setattr(plan, "versions", lambda version=version: {"neuraloperator": version})
-        sample = {name: torch.randn(4, 1, *points) for name in "xy"}
-        assert any("is wrong on odd numbers" in note for note in data_notes(sample, 20, None, None)) == told
-    (note,) = data_notes({"x": torch.randn(4, 1, 8), "y": torch.ones(4, 1, 8)}, 20, None, None)
-    assert "The targets of all samples are the same, so there is nothing to learn" in note
-
-
-@pytest.mark.parametrize("given", ["soap", "MuSOAP", "musoap", "SOAP", nm.MuSOAP])
-def test_names_of_an_optimizer(given):
-    assert optimizer_of(given)[0] == "soap"
-
-
-SMALL = "--base.hidden_channels 4 --base.n_modes 4 --target.hidden_channels 8 --target.n_modes 8 --space.lr 0.01,0.02"
-SMALL += " --epochs 4 --batch_size 8 --n_workers 1 --base.n_layers 2 --target.n_layers 2 --seeds 0,1"
-
-
-def test_the_command_leaves_a_target_that_can_be_loaded(tmp_path, monkeypatch, capsys):
-    """Weights, normalisation and FNO's arguments: the error over the validation data is the one that was reported."""
-    monkeypatch.chdir(tmp_path)
-    x, y = (f[:, 0].numpy() for f in physical(60))
-    saved((x, y), "heat.npz")
-    line = f"tune --data heat.npz --read.split 0.8,0.1,0.1 {SMALL}".split()
-    assert main(line) == 0
-    Path("heat.npz").unlink()  # not needed any more
-    tuned, fields = nm.load_tuned("runs/heat-tune"), torch.from_numpy(x[:, None])
-    prediction, own = tuned.predict(fields), tuned.split["val"]
-    assert tuned.model.n_layers == 2 and prediction.shape == (60, 1, 32)
-    assert relative_error(prediction[own], torch.from_numpy(y[own, None])) == pytest.approx(tuned.loss, rel=1e-5)
-    model = eval(repr(tuned).splitlines()[-1], {"nm": nm, "FNO": FNO})
-    assert nm.summary(model) == nm.summary(tuned.model)
-
-
-def test_processors_are_kept_whole_in_a_file_that_runs_no_code(tmp_path):
-    """Of the problems with an equation, too, whose output is zero on the boundary; of other classes only the name."""
+def test_processors_are_saved_without_code(tmp_path):
+    """Also that of a problem whose output is zero on the boundary. For other classes the file has only the name."""
     problem = get_problem("darcy-pino", n_train=4, n_val=2, n_test=2, grid=17)
     data, model = problem.load(), nm.parametrize(build(**BASE), base=BASE)
     processor = problem.processor(data)
@@ -459,338 +284,188 @@ def test_processors_are_kept_whole_in_a_file_that_runs_no_code(tmp_path):
     assert torch.equal(before["x"], after["x"]) and (before["x"] != data.val[0]).any()
     ours, read = (one.postprocess(output, dict(before))[0] for one in (processor, kept(processor)))
     assert torch.equal(ours, read) and (read[..., 0] == 0).all()
-    assert kept(None) is None and kept(Halved()) is None
+    assert kept(None) is None and kept(Scaled()) is None
     processor.mollifier = torch.ones(17, 17)
     assert kept(processor) is None
+
+
+# How data is read
+
+
+def test_arrays_are_read_as_a_file_is(tmp_path):
+    """Double precision with the channels last: the keys, and so the runs, are those of a file with these arrays."""
+    x, y = (f.double().movedim(1, -1).numpy() for f in physical())
+    file = save_pair((x, y), tmp_path / "heat.npz")
+    assert run_ids((x, y)) == run_ids(file) == run_ids({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
+
+
+def test_notes_on_few_samples_odd_grids_and_constant_targets(monkeypatch):
+    """Only neuralop 2.0.0 is wrong on odd grids, of two axes and more."""
+    for version, points, count in (("2.0.0", (7, 8), 1), ("2.0.0", (7,), 0), ("2.0.1", (7, 8), 0)):
+        monkeypatch.setattr(plan, "versions", lambda version=version: {"neuraloperator": version})
+        sample = {name: torch.randn(4, 1, *points) for name in "xy"}
+        assert len(data_notes(sample, 20, None, None)) == count
+    assert "8 validation samples" in data_notes(sample, 8, None, None)[0]
+    assert len(data_notes({"x": torch.randn(4, 1, 8), "y": torch.ones(4, 1, 8)}, 20, None, None)) == 1
+
+
+def test_the_samples_of_each_split_are_returned(study, tmp_path):
+    x, y = physical(60)
+    tuned = quick_tune(tmp_path / "s", save_pair((x[:, 0], y[:, 0]), tmp_path / "heat.npz"))
+    numbers = {name: list(found) for name, found in tuned.split.items()}
+    assert sorted(numbers["train"] + numbers["val"] + numbers["test"]) == list(range(60)) and len(numbers["train"]) == 48
+    error = relative_error(tuned.predict(x[numbers["val"]]), y[numbers["val"]])
+    assert error == pytest.approx(tuned.loss, rel=1e-4)
+    again = nm.load_tuned(tmp_path / "s", build).split
+    assert {name: list(found) for name, found in again.items()} == numbers
+    assert [list(found) for found in study[0].split.values()] == [list(range(n)) for n in (40, 16, 8)]
 
 
 # A run is its content
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"loss": "h1"},
-        {"processor": Halved()},
-        {"data": "b.npz"},
-        {},  # the content of the same file
-        {"read": {"shuffle": False}},
-        {"optimizer": "adamw", "weight_decay": 0.5},
-        {"epochs": 1},
-    ],
-    ids=["loss", "processor", "file", "content", "read", "optimizer", "epochs"],
-)
-def test_another_experiment_in_the_same_folder_is_another_one(tmp_path, monkeypatch, other):
-    """Its numbers are those of a fresh folder, and the former call still gives the former ones."""
-    monkeypatch.chdir(tmp_path)
-    for name, seed in (("a.npz", 0), ("b.npz", 5)):
-        saved(fields(40, seed), name)
-
-    def losses(folder, data="a.npz", **more):
-        return {r["loss"] for r in tuned_on(tmp_path / folder, data, **more).results.records}
-
-    first = losses("s")
-    if not other:
-        shutil.copy("b.npz", "a.npz")
-    here = losses("s", **other)
-    assert here == losses("fresh", **other) and not here & first
-    assert not other or losses("s") == first
-
-
-DROPOUT = {"p": 0.0}
+NUMBER = 0.0
 
 
 def with_dropout(**size):
-    return build(channel_mlp_dropout=DROPOUT["p"], **size)
+    return build(channel_mlp_dropout=NUMBER, **size)
 
 
-def of_tanh(**size):
-    """Parameters like those of build, another function; it calls itself by the same name."""
-    return FNO(in_channels=1, out_channels=1, n_layers=2, non_linearity=torch.tanh, **size)
+def shifted_loss(y_pred, y, **_):
+    return mean_square(y_pred, y) + NUMBER
 
 
-of_tanh.__qualname__ = "build"
+def constant_score(model, data):
+    return NUMBER
 
 
-class Noisy(FNO):
-    """Which differs from FNO in training alone, by a global number."""
-
-    def forward(self, x, **_):
-        return super().forward(x + NOISE * torch.randn_like(x) if self.training else x)
+def own_sgd(model, lr, steps):
+    return torch.optim.SGD(nm.param_groups(model, lr / (steps + NUMBER), optimizer="sgd"), lr=lr)
 
 
-NOISE, LIMIT, WEIGHT = 0.0, 0.0, 1.0
+FUNCTIONS = [{"build": with_dropout}, {"loss": shifted_loss}, {"score": constant_score}, {"optimizer": own_sgd}]
 
 
-def of_noise(**size):
-    return Noisy(in_channels=1, out_channels=1, n_layers=2, **size)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_keys_change_with_a_number_that_a_function_uses(monkeypatch, function):
+    before = run_ids(loaders, **function)
+    assert run_ids(loaders, **function) == before
+    monkeypatch.setitem(globals(), "NUMBER", 0.3)
+    assert not run_ids(loaders, **function) & before
 
 
-class Clipped(DefaultDataProcessor):
-    """Which differs from its class in eval mode alone, by an attribute."""
-
-    floor = None
-
-    def postprocess(self, output, data_dict):
-        output, data_dict = super().postprocess(output, data_dict)
-        return (output if self.training or self.floor is None else output.clamp_min(self.floor)), data_dict
-
-
-def clipped(floor):
-    made = Clipped(*map(normalizer_of, fields()))
-    made.floor = floor
-    return made
-
-
-def weighted(y_pred, y, **_):
-    return WEIGHT * mean_square(y_pred, y)
-
-
-def above_the_limit(model, data):
-    return sum(float(((model(b["x"]) - b["y"]) ** 2 > LIMIT).float().sum()) for b in data)
+def test_other_experiments_have_other_keys(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("a.npz", 0), ("b.npz", 5)):
+        save_pair(fields(40, seed), name)
+    experiments = [
+        *({}, {"data": "b.npz"}, {"read": {"shuffle": False}}, {"loss": "h1"}, {"processor": Scaled()}),
+        *({"build": lambda **size: build(non_linearity=torch.tanh, **size)}, {"epochs": 2}),
+        *({"batch_size": 4}, {"seeds": (1,)}, {"weight_decay": 0.5}, {"optimizer": "adamw"}, {"schedule": "constant"}),
+        *(
+            {"init_mult": {"kernel": 0.5}},
+            {"beta2": 0.9},
+            {"clip_spectral": 1.0},
+            {"soap": {"period": 3}},
+            {"rules": ("none",)},
+            *FUNCTIONS,
+        ),
+    ]
+    keys = [run_ids(**{"data": "a.npz", **experiment}) for experiment in experiments]
+    assert [len(found) for found in keys] == [3] * len(experiments)
+    assert len(set.union(*keys)) == 3 * len(experiments)
 
 
-def stepping(model, lr, steps):
-    return torch.optim.SGD(nm.param_groups(model, lr * WEIGHT / steps, optimizer="sgd"), lr=lr)
+def test_a_folder_never_gives_the_losses_of_other_data(tmp_path):
+    """The same file has other content. With its former content the former runs are used again."""
+
+    def losses(folder, seed):
+        save_pair(fields(40, seed), tmp_path / "a.npz")
+        return {r["loss"] for r in quick_tune(tmp_path / folder, tmp_path / "a.npz").results.records}
+
+    first, other = losses("s", 0), losses("s", 5)
+    assert other == losses("fresh", 5) and not other & first
+    assert losses("s", 0) == first and len(list((tmp_path / "s" / "workspace").iterdir())) == 6
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "names"),
-    [
-        ({}, {"build": of_tanh}, {}),
-        ({"build": with_dropout}, {"build": with_dropout}, {"DROPOUT": {"p": 0.3}}),
-        ({"build": of_noise}, {"build": of_noise}, {"NOISE": 2.0}),
-        ({"loss": weighted}, {"loss": weighted}, {"WEIGHT": 100.0}),
-        ({"score": above_the_limit}, {"score": above_the_limit}, {"LIMIT": 0.5}),
-        ({"processor": clipped(None)}, {"processor": clipped(50.0)}, {}),
-        ({"optimizer": stepping}, {"optimizer": stepping}, {"WEIGHT": 100.0}),
-    ],
-    ids=["name", "dropout", "training", "loss", "score", "processor", "optimizer"],
-)
-def test_what_a_function_uses_tells_it_from_others(tmp_path, monkeypatch, one, other, names):
-    """Code and global numbers, though runs begin alike: the numbers are those of a fresh folder."""
-
-    def losses(folder, more):
-        return {r["loss"] for r in tuned_on(tmp_path / folder, loaders, **more).results.records}
-
-    first = losses("s", one)
-    assert losses("s", one) == first
-    for name, value in names.items():
-        monkeypatch.setitem(globals(), name, value)
-    here = losses("s", other)
-    assert here == losses("fresh", other) and not here & first
-
-
-class Opened:
-    """A loss that holds what nothing tells from others."""
-
-    def __init__(self):
-        self.file = open(__file__)  # noqa: SIM115
-
-    def __call__(self, y_pred, y, **_):
-        return mean_square(y_pred, y)
-
-
-def test_what_nothing_tells_from_others_is_trained_each_time(tmp_path):
-    loss, found = Opened(), []
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="So its runs are trained anew by each call, and not used again"):
-            tuned = tuned_on(tmp_path / "s", loaders, loss=loss)
-        found.append([r["loss"] for r in tuned.results.records])
-        assert len(list((tmp_path / "s" / "workspace").iterdir())) == 3 * len(found)
-    assert found[0] == found[1]
-
-
-class Curriculum:
+def curriculum(y_pred, y, calls, **_):
     """A loss with a state."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, y_pred, y, **_):
-        self.calls += 1
-        return mean_square(y_pred, y) * (1 if self.calls < 10 else 20)
+    calls.append(1)
+    return mean_square(y_pred, y) * (1 if len(calls) < 3 else 20)
 
 
-def test_a_state_is_that_of_one_run(tmp_path):
-    """Of a loss, in this process as in others; and of the order of a loader of the user's own."""
-    found, loss = [], Curriculum()
+def test_runs_share_no_state(tmp_path):
+    """Neither that of a loss, in this process or in others, nor the order of a loader."""
+    found, loss = [], functools.partial(curriculum, calls=[])
     for workers in (1, 2):
-        tuned = tuned_on(tmp_path / str(workers), loaders, loss=loss, n_workers=workers)
+        tuned = quick_tune(tmp_path / str(workers), loaders, loss=loss, n_workers=workers)
         found.append([record["loss"] for record in tuned.results.records])
-    assert found[0] == found[1] and loss.calls == 0
+    assert found[0] == found[1] and loss.keywords == {"calls": []}
     order = torch.Generator().manual_seed(3)
     before = order.get_state()
-    train, val = DataLoader(TensorDataset(*fields()), 8, shuffle=True, generator=order), loaders()["val"]
-    tuned_on(tmp_path / "s", (train, val))
+    quick_tune(tmp_path / "s", loaders(order))
     assert torch.equal(order.get_state(), before)
 
 
-def test_the_target_of_one_study_is_not_given_for_another(tmp_path):
-    """One that fails in the same folder: the former target is no longer that of the study that ran last."""
-    tuned_on(tmp_path / "s", loaders)
-    with pytest.raises(nm.MupError, match="No run of the target completed"):
-        tuned_on(tmp_path / "s", loaders, build=failing)
-    with pytest.raises(nm.MupError, match="holds no trained target: of the study that ran last there it did not complete"):
-        nm.load_tuned(tmp_path / "s", build)
-
-
-class FailsAtTheTarget(FNO):
-    def forward(self, x, **_):
-        if self.hidden_channels == TARGET["hidden_channels"]:
-            raise RuntimeError("no")
-        return super().forward(x)
-
-
-def failing(**size):
-    return FailsAtTheTarget(in_channels=1, out_channels=1, n_layers=2, **size)
-
-
-def test_weights_of_which_a_byte_is_another_one_are_damaged(study, tmp_path):
-    tuned, _ = study
-    folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
-    path = folder / "workspace" / tuned._made["id"] / "weights.pt"
-    whole = path.read_bytes()
-    for at in range(1000, len(whole) - 4000, len(whole) // 40):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
-        try:
-            loaded = nm.load_tuned(folder, build)
-        except nm.MupError as error:
-            assert "the file is damaged" in str(error)
-        else:  # between the arrays
-            assert differing(loaded.model, tuned.model) == 0
-
-
-def test_how_often_the_target_is_built(tmp_path):
-    """Once for its training, and once for what is returned; else without memory."""
-    built = []
-
-    def counted(**size):
-        built.append((size["hidden_channels"], torch.empty(0).is_meta))
-        return build(**size)
-
-    tuned_on(tmp_path / "s", loaders, build=counted)
-    assert built.count((TARGET["hidden_channels"], False)) == 2
-
-
-def own_adam(model, lr, steps):
-    return nm.MuAdam(model, lr=lr * 16 / steps)
-
-
-class Own:
-    from_plan = staticmethod(own_adam)
-
-
-@pytest.mark.parametrize("optimizer", [own_adam, Own, f"{__name__}.own_adam"], ids=["function", "class", "name"])
-def test_an_optimizer_from_outside(tmp_path, optimizer):
-    """Two epochs of four batches: its rate is twice the one that is named."""
-    own = tuned_on(tmp_path / "a", loaders, optimizer=optimizer, space={"lr": [0.005]}, n_workers=2)
-    ours = tuned_on(tmp_path / "b", loaders, optimizer="adam", space={"lr": [0.01]})
-    assert own.loss == ours.loss
-    with pytest.raises(nm.MupError, match="own_adam is your own: give them where it is made"):
-        tuned_on(tmp_path / "s", loaders, optimizer=own_adam, weight_decay=0.1)
-
-
-CALLS = []
-
-
-def restless():
-    CALLS.append(1)
-    return {"train": fields(32, len(CALLS)), "val": fields(8)}
-
-
-def random_loss(y_pred, y, **_):
-    return (y_pred - y).square().mean(dim=(1, 2)).sum() * np.random.default_rng().uniform()
-
-
-def torch_random_loss(y_pred, y, **_):
-    return (y_pred - y)[..., torch.randint(32, (16,))].square().mean(dim=(1, 2)).sum()
-
-
-def test_what_is_not_the_same_each_time_is_refused_and_what_torch_draws_is_not(tmp_path):
-    with pytest.raises(nm.MupError, match="The loss gives .* draws random numbers that are not torch's"):
-        tuned_on(tmp_path / "s", loaders, loss=random_loss)
-    assert not (tmp_path / "s" / "workspace").exists() or not list((tmp_path / "s" / "workspace").iterdir())
-    with pytest.raises(nm.MupError, match=r"restless\(\) gives other data than when the study began"):
-        source = as_source(restless)
-        source.load()
-        source.load()
-    assert np.isfinite(tuned_on(tmp_path / "s", loaders, loss=torch_random_loss).loss)
-
-
-def test_a_file_that_changes_while_it_is_read_is_told(tmp_path):
-    source = as_source(saved(fields(40), tmp_path / "a.npz"))
-    saved(fields(41), tmp_path / "a.npz")
-    with pytest.raises(nm.MupError, match="a.npz changed while it was read"):
-        source.load()
-
-
-def test_a_target_is_never_lost(tmp_path, monkeypatch, capfd):
-    """The disk is full while its weights are written: the next call goes on, and nothing that was kept runs again."""
-    from neuralop_mup.lab import files
+def test_a_full_disk_costs_only_the_target(tmp_path, monkeypatch):
+    """The disk is full while the weights are written. The next call trains only the target again."""
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    arguments = {"data": fields(40), "progress": True, "seeds": (0, 1)}
+    quick_tune(tmp_path / "s", loaders, epochs=2)
     with monkeypatch.context() as patch:
         patch.setattr(files, "save_torch", full)
-        with pytest.raises(nm.MupError, match="No run of the target completed with lr .*No space left on device"):
-            tuned_on(tmp_path / "s", **arguments)
-    capfd.readouterr()
-    found = tuned_on(tmp_path / "s", **arguments)
-    shown = capfd.readouterr().err
-    assert "s: 2 runs; results in" in shown
-    assert found.loss == tuned_on(tmp_path / "fresh", fields(40), seeds=(0, 1)).loss
+        with pytest.raises(nm.MupError, match="No space left on device"):
+            quick_tune(tmp_path / "s", loaders)
+    with pytest.raises(nm.MupError, match="no trained target"):  # not that of the study before
+        nm.load_tuned(tmp_path / "s", build)
+    trained, call = [], Training.__call__
+    monkeypatch.setattr(Training, "__call__", lambda self, c, *a, **k: trained.append(c["model"]) or call(self, c, *a, **k))
+    found = quick_tune(tmp_path / "s", loaders)
+    assert trained == [TARGET] and found.loss == quick_tune(tmp_path / "fresh", loaders).loss
 
 
-def test_which_samples_were_trained_chosen_and_tested_on_is_told(tmp_path):
-    x, y = fields(60)
-    tuned = tuned_on(tmp_path / "s", saved((x[:, 0], y[:, 0]), tmp_path / "heat.npz"))
-    numbers = np.concatenate([tuned.split[k] for k in ("train", "val", "test")])
-    assert sorted(numbers) == list(range(60)) and [len(tuned.split[k]) for k in ("train", "val", "test")] == [48, 6, 6]
-    held = list(tuned.split["val"])
-    assert relative_error(tuned.predict(x[held]), y[held]) == pytest.approx(tuned.loss, rel=1e-4)
-    again = nm.load_tuned(tmp_path / "s", build).split
-    assert {k: list(v) for k, v in again.items()} == {k: list(v) for k, v in tuned.split.items()}
-    given = tuned_on(tmp_path / "t", (fields(40), fields(8)))
-    assert {k: list(v) for k, v in given.split.items()} == {"train": list(range(40)), "val": list(range(8))}
-    assert tuned_on(tmp_path / "l", loaders).split == {}
+# Optimizers and random numbers
 
 
-@pytest.mark.parametrize(
-    ("data", "pair"),
-    [
-        (("one.npz", "two.npz"), True),
-        ({"train": "one.npz", "val": "two.npz"}, True),
-        (["one.npz", "two.npz"], False),
-        (".", False),
-        ("*.npz", False),
-    ],
-    ids=["tuple", "dict", "list", "folder", "pattern"],
-)
-def test_files_are_what_they_are_given_as(tmp_path, monkeypatch, data, pair):
-    """A pair is train and val, and is never pooled; a list, a folder and a pattern are."""
-    monkeypatch.chdir(tmp_path)
-    for i, (name, n) in enumerate((("one.npz", 40), ("two.npz", 12))):
-        saved(fields(n, i), name)
-    source = as_source(data)
-    assert source.load().counts() == ({"train": 40, "val": 12} if pair else {"train": 42, "val": 5, "test": 5})
-    if pair:
-        assert torch.equal(source.load().val[0], fields(12, 1)[0])
-        assert source.readings["splits"].startswith("train from one.npz")
-        assert "val from two.npz" in tuned_on(tmp_path / "s", data).report.read_text()
+@pytest.mark.parametrize("name", ["soap", "MuSOAP", "musoap", nm.MuSOAP])
+def test_names_of_an_optimizer(name):
+    assert optimizer_of(name)[0] == "soap"
 
 
-def test_how_a_file_is_read_can_be_said_and_is_told(tmp_path, capsys):
-    x, y = fields(40)
-    np.savez(tmp_path / "shot.npz", a=x.numpy(), b=y.numpy(), c=y.numpy())
-    with pytest.raises(nm.MupError, match=r"which is the input .*such as read={'x': 'a', 'y': 'c', 'dims'"):
-        tuned_on(tmp_path / "s", tmp_path / "shot.npz")
-    read = {"x": "a", "y": "c", "dims": "sample channel x", "shuffle": False}
-    tuned = tuned_on(tmp_path / "s", tmp_path / "shot.npz", read=read, progress=True)
-    told = ("input    a (sample channel x)", "output   c (sample channel x)", "splits   train, val, test from all in")
-    out = capsys.readouterr().out
-    assert [text for text in told if text not in out] == []
-    page = tuned.report.read_text()
-    assert "a (sample channel x)" in page and "in file order" in page
+def own_adam(model, lr, steps):
+    return nm.MuAdam(model, lr=lr * 8 / steps)
+
+
+class OwnAdam:
+    from_plan = staticmethod(own_adam)
+
+
+@pytest.mark.parametrize(("optimizer", "workers"), [(own_adam, 2), (OwnAdam, 1), (f"{__name__}.own_adam", 1)])
+def test_an_optimizer_from_outside(tmp_path, optimizer, workers):
+    """In four steps its learning rate is twice the one in the space."""
+    own = quick_tune(tmp_path / "a", loaders, optimizer=optimizer, space={"lr": [0.005]}, n_workers=workers)
+    ours = quick_tune(tmp_path / "b", loaders, optimizer="adam", space={"lr": [0.01]})
+    assert own.loss == ours.loss
+    with pytest.raises(nm.MupError, match="own_adam"):
+        quick_tune(tmp_path / "s", loaders, optimizer=own_adam, weight_decay=0.1)
+
+
+def random_loss(y_pred, y, **_):
+    return mean_square(y_pred, y) * np.random.default_rng().uniform()
+
+
+def torch_random_loss(y_pred, y, **_):
+    return mean_square(y_pred, y) * torch.rand(())
+
+
+def test_random_numbers_other_than_torchs_are_refused():
+    with pytest.raises(nm.MupError, match="loss.* random"):
+        run_ids(loaders, loss=random_loss)
+    assert run_ids(loaders, loss=torch_random_loss) == run_ids(loaders, loss=torch_random_loss)
+    different = iter([(TRAIN, VAL), (VAL, VAL)])
+    source = as_source(lambda: next(different))
+    source.load()
+    with pytest.raises(nm.MupError, match="<lambda>"):
+        source.load()
