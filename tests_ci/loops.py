@@ -1,17 +1,16 @@
-"""Loops of the field with the two lines in them: ``python loops.py FOLDER NAME …`` goes on in a process of its own.
+"""Training loops of torch, Lightning and accelerate: ``python loops.py FOLDER NAME …`` resumes them.
 
-Each trains for ``UNTIL`` epochs, saves by its framework's own means, and goes on from what was saved. Two batches make a
-step, gradients are clipped, a warm-up and a cosine lead the learning rate, at each step or at each epoch.
+Each trains for ``UNTIL`` epochs, saves a checkpoint as its framework does, and resumes from it. Two batches make a step,
+gradients are clipped, and the learning rate follows a warm-up and a cosine.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from neuralop.losses import LpLoss
 from neuralop.models import FNO
-from neuralop.training import Trainer
-from neuralop.training.training_state import save_training_state
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
@@ -38,19 +37,18 @@ def schedule_of(optimizer, steps):
 
 
 def plain(folder, epochs, resume, seed, compiled=False, bf16=False):
-    """A loop of one's own, with an average of the weights; the rate follows steps."""
+    """A loop with an average of the weights."""
     model = nm.parametrize(model_of(seed))
     optimizer = nm.MuSOAP(model, steps=STEPS)
     schedule = schedule_of(optimizer, STEPS)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     called = torch.compile(model, backend="aot_eager") if compiled else model
-    parts, start = {"model": called, "average": average, "optimizer": optimizer, "schedule": schedule}, 0
+    parts = {"model": called, "average": average, "optimizer": optimizer, "schedule": schedule}
     if resume:
         saved = torch.load(folder / "all.pt", weights_only=True)
-        start = saved.pop("epochs")
         for name, part in parts.items():
             part.load_state_dict(saved[name])
-    for _ in range(start, epochs):
+    for _ in range(UNTIL if resume else 0, epochs):
         for i, (x, y) in enumerate(loader()):
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 loss = LpLoss(d=1)(called(x).float(), y)
@@ -61,37 +59,13 @@ def plain(folder, epochs, resume, seed, compiled=False, bf16=False):
                 optimizer.zero_grad()
                 schedule.step()
                 average.update_parameters(model)
-    torch.save({**{name: part.state_dict() for name, part in parts.items()}, "epochs": epochs}, folder / "all.pt")
+    torch.save({name: part.state_dict() for name, part in parts.items()}, folder / "all.pt")
     return [*model.parameters(), *average.parameters()]
 
 
-def compiled(folder, epochs, resume, seed):
-    return plain(folder, epochs, resume, seed, compiled=True)
-
-
-def bf16(folder, epochs, resume, seed):
-    return plain(folder, epochs, resume, seed, bf16=True)
-
-
-def trainer(folder, epochs, resume, seed):
-    """neuralop's; a step a batch, and a schedule that steps once an epoch."""
-    model = nm.parametrize(model_of(seed))
-    optimizer = nm.MuSOAP(model, steps=EPOCHS * BATCHES)
-    schedule = schedule_of(optimizer, EPOCHS)
-    train = Trainer(model=model, n_epochs=epochs)
-    if resume:
-        train.start_epoch = nm.load_checkpoint(folder, model, optimizer, schedule)
-    samples = [{"x": x[0], "y": y[0]} for x, y in DataLoader(loader().dataset)]
-    batches = DataLoader(samples, batch_size=4)
-    train.train(batches, {"test": batches}, optimizer, schedule, training_loss=LpLoss(d=1), eval_losses={"l2": LpLoss(d=1)})
-    save_training_state(folder, "model", model, optimizer, schedule, epoch=epochs - 1)
-    return list(model.parameters())
-
-
 def lightning(folder, epochs, resume, seed, whole=False, precision="32-true"):
-    """Lightning's; the plan is the FNO's, or with ``whole`` that of the module around it."""
-    from lightning import LightningModule
-    from lightning import Trainer as Lightning
+    """Lightning's Trainer; with ``whole`` the module around the FNO is parametrized."""
+    from lightning import LightningModule, Trainer
     from lightning.pytorch.callbacks import EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
     from lightning.pytorch.loggers import CSVLogger
 
@@ -108,9 +82,9 @@ def lightning(folder, epochs, resume, seed, whole=False, precision="32-true"):
             optimizer = nm.MuSOAP(self if whole else self.fno, steps=STEPS)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule_of(optimizer, STEPS), "interval": "step"}}
 
-    # In the middle of fit: at its end the average takes the model's place.
+    # Saved during fit: at its end the average replaces the model.
     saves = ModelCheckpoint(folder, "after_{epoch}", save_top_k=-1)
-    trainer = Lightning(
+    trainer = Trainer(
         max_epochs=epochs,
         accelerator="cpu",
         precision=precision,
@@ -127,19 +101,11 @@ def lightning(folder, epochs, resume, seed, whole=False, precision="32-true"):
     return list(module.parameters())
 
 
-def lightning_whole(folder, epochs, resume, seed):
-    return lightning(folder, epochs, resume, seed, whole=True)
-
-
-def lightning_bf16(folder, epochs, resume, seed):
-    return lightning(folder, epochs, resume, seed, precision="bf16-mixed")
-
-
 def accelerate(folder, epochs, resume, seed, precision="no"):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
-    AcceleratorState._reset_state(True)  # a process has one, of one precision
+    AcceleratorState._reset_state(True)  # a process has one state, with one precision
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision=precision)
     model = nm.parametrize(model_of(seed))
     optimizer = nm.MuSOAP(model, steps=STEPS)
@@ -160,23 +126,15 @@ def accelerate(folder, epochs, resume, seed, precision="no"):
     return list(accelerator.unwrap_model(called).parameters())
 
 
-def accelerate_bf16(folder, epochs, resume, seed):
-    return accelerate(folder, epochs, resume, seed, precision="bf16")
-
-
-LOOPS = {
-    loop.__name__: loop
-    for loop in (
-        plain,
-        compiled,
-        bf16,
-        trainer,
-        lightning,
-        lightning_whole,
-        lightning_bf16,
-        accelerate,
-        accelerate_bf16,
-    )
+LOOPS = {  # neuralop's Trainer is in tests/integrations/test_checkpoint.py
+    "plain": plain,
+    "compiled": partial(plain, compiled=True),
+    "bf16": partial(plain, bf16=True),
+    "lightning": lightning,
+    "lightning_whole": partial(lightning, whole=True),
+    "lightning_bf16": partial(lightning, precision="bf16-mixed"),
+    "accelerate": accelerate,
+    "accelerate_bf16": partial(accelerate, precision="bf16"),
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Train functions for the tests of sweeps and engines, in a file of its own, so that workers import little."""
-
-from __future__ import annotations
+"""Train functions for tests of sweeps and engines, in a module that workers can import."""
 
 import json
 import math
@@ -8,31 +6,48 @@ import os
 import signal
 import time
 from collections import Counter
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import torch
+
 from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.lab import sweep
 
 LRS = [2.0**-i for i in range(1, 7)]
 
 
+def quiet_sweep(train, folder, space=None, **arguments):
+    """Sweep over the learning rates, in this process and without progress unless arguments ask for something else."""
+    return sweep(train, space or {"lr": LRS}, folder=folder, **{"n_workers": 1, "progress": False, **arguments})
+
+
 def mark(config):
-    """Each run leaves a mark."""
+    """Write down that a run begins."""
     if "log" in config:
-        descriptor = os.open(config["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.write(descriptor, (json.dumps([config.get("rule"), config.get("lr"), config["seed"]]) + "\n").encode())
-        os.close(descriptor)
+        with open(config["log"], "a") as file:
+            file.write(json.dumps([config.get("how", config.get("lr")), config["seed"]]) + "\n")
 
 
 def executions(fixed):
-    """How often each learning rate and seed was trained."""
+    """How often each learning rate, or each way to end, was trained with each seed."""
     path = Path(fixed["log"])
-    return Counter(tuple(json.loads(line)[1:]) for line in path.read_text().splitlines()) if path.exists() else Counter()
+    return Counter(tuple(json.loads(line)) for line in path.read_text().splitlines()) if path.exists() else Counter()
 
 
 def train(config):
-    """A bowl around lr = 1/8."""
+    """Return the distance of the learning rate from 1/8."""
     mark(config)
-    return {"loss": abs(math.log2(config["lr"]) + 3) + 0.1 * config["seed"], "pid": os.getpid()}
+    return {"loss": abs(math.log2(config["lr"]) + 3) + 0.1 * config["seed"]}
+
+
+def slow(config):
+    """Train for 0.1 s, and for as long as the flag exists."""
+    time.sleep(0.1)
+    loss = train(config)
+    while os.path.exists(config["flag"]):
+        time.sleep(0.02)
+    return loss
 
 
 def bowl(config):
@@ -44,91 +59,49 @@ def bowl(config):
     return {"loss": floor + 0.1 * (math.log2(config["lr"]) - optimum) ** 2 + 0.01 * (-1) ** config["seed"]}
 
 
-def slow(config):
-    """As train; it takes a while, and as long as the flag is there."""
+def ends(config):
+    """End as ``how`` says."""
     mark(config)
-    time.sleep(0.1)
-    while os.path.exists(config["flag"]):
-        time.sleep(0.02)
-    return {"loss": abs(math.log2(config["lr"]) + 3) + 0.1 * config["seed"]}
-
-
-def kinds(config):
-    """Every way to end."""
-    mark(config)
-    how = config["how"]
-    if how == "dies":
-        os._exit(3)
-    if how == "killed once" and not os.path.exists(config["flag"]):
-        Path(config["flag"]).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+    full = OSError(28, "No space left on device")
     errors = {
         "refused": MupError("no"),
         "diverged": Diverged("inf"),
         "bug": ValueError("oops"),
         "exits": SystemExit(3),
-        "no space": OSError(28, "No space left on device"),
+        "no space": full,
         "no memory": MemoryError("1 TB"),
         "no module": ModuleNotFoundError("No module named 'h5py'"),
     }
-    if how == "told of the disk":
-        raise MupError("Cannot write the data") from errors["no space"]
-    if how in errors:
-        raise errors[how]
-    return math.inf if how == "inf" else {"loss": 1.0, "train_loss": math.nan}
+    if config["how"] == "cannot write":
+        raise MupError("Cannot write the data") from full
+    if config["how"] in errors:
+        raise errors[config["how"]]
+    return math.inf if config["how"] == "inf" else {"loss": 1.0, "train_loss": math.nan}
 
 
-def trips(config):
-    """Raises as long as the flag is not there, at the size that is said."""
-    mark(config)
-    if config.get("model", {"width": 8})["width"] == config.get("where", 8) and not os.path.exists(config["flag"]):
-        raise {"KeyError": KeyError("loss"), "OSError": OSError(28, "full")}[config["error"]]
+def fails_at_the_target(config):
+    """Raise at width 64 until the flag exists."""
+    if config["model"]["width"] == 64 and not os.path.exists(config["flag"]):
+        raise OSError(28, "No space left on device")
     return config["lr"]
 
 
-def killed_once(config):
-    """Its process is killed in the run of lr 1/4, the first time."""
-    if config["lr"] == 0.25 and not os.path.exists(config["flag"]):
-        Path(config["flag"]).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.02)
-    return train(config)
-
-
-def killed_while_sending(config):
-    """Its process is killed, the first time, when it has sent half of what the run gave."""
-    from multiprocessing.connection import Connection
-
-    def half(self, content):
-        os.write(self.fileno(), content[: len(content) // 2])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if config["lr"] == 0.25 and not os.path.exists(config["flag"]):
-        Path(config["flag"]).touch()
-        Connection._send = half
-    return train(config)
-
-
-def always_killed(config):
-    if config["lr"] == 0.25:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return train(config)
-
-
-def surroundings(config):
-    """What a process sees."""
-    import torch
-
-    return {"loss": 1.0, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "threads": torch.get_num_threads()}
-
-
-def drawn(config):
-    """A small training by torch, whose every bit counts."""
-    import torch
-
+def killed(config):
+    """Draw a number, unless the process is killed: once, always, or once while it sends the result."""
+    mark(config)
+    flag = Path(f"{config.get('flag')} {config['how']} {config['seed']}")
+    if config["how"] == "always" or (config["how"].startswith("once") and not flag.exists()):
+        flag.touch()
+        if config["how"] == "once while sending":
+            Connection._send = _send_half
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
     torch.manual_seed(config["seed"])
-    weights = torch.randn(64, 64)
-    for _ in range(20):
-        weights = torch.tanh(weights @ torch.randn(64, 64) * config["lr"])
-        time.sleep(0.001)
-    return {"loss": weights.double().sum().item()}
+    loss = torch.randn(8, 8).double().sum().item()
+    return {"loss": loss, "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "threads": torch.get_num_threads()}
+
+
+def _send_half(connection, content):
+    """Kill this process when it has sent half of its answer."""
+    os.write(connection.fileno(), content[: len(content) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,4 @@
-"""How tests start processes of their own."""
-
-from __future__ import annotations
+"""Processes that tests start."""
 
 import os
 import sys
@@ -12,7 +10,7 @@ START = "forkserver" if sys.platform == "linux" else "spawn"  # from a process t
 
 
 def environment() -> dict[str, str]:
-    """Variables to start a process with that imports what this one can."""
+    """Variables for a process that imports the same modules as this one."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -25,6 +23,6 @@ def in_process(rank, world, work, folder):
 
 
 def in_processes(n, work, folder):
-    """What each of n processes gives for ``work(rank, folder)``."""
+    """Return the results of ``work(rank, folder)`` in n processes of one process group."""
     torch.multiprocessing.start_processes(in_process, (n, work, str(folder)), nprocs=n, start_method=START)
     return [torch.load(f"{folder}/{rank}.pt", weights_only=False) for rank in range(n)]
