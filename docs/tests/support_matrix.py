@@ -1,8 +1,9 @@
-"""What holds for each case of the table, measured and written down: the support matrix.
+"""The support matrix: what we measured for each model and option.
 
     python docs/tests/support_matrix.py --write
 
-measures every case (a few minutes on one core) and writes docs/evidence/support.md; docs/tests/test_support_matrix.py measures some of it again.
+measures every case (a few minutes on one core) and writes docs/evidence/support.md. docs/tests/test_support_matrix.py
+measures a few cases again.
 """
 
 from __future__ import annotations
@@ -30,11 +31,9 @@ GROUPS = {
     "Models": MODEL_CASES,
     "Models that need torch_harmonics": SPHERE_CASES,
 }
+SLOPES = ("width", "modes")  # the columns of the tables
+# These are 0. Exceptions are in a list at the end of the page.
 EXACT = ("identity", "mup", "output", "step", "deepcopy", "pickle")
-SLOPES = ("width", "modes")
-COLUMNS = ("identity", "width", "modes", "mup", "output", "step", "deepcopy", "pickle")
-#: Of these every case has a cell in its table. The others are 0, and what is not stands in a list of its own.
-SHOWN = SLOPES
 
 # Slopes beyond ±0.3, and why. Where a slope over modes is steep it was measured with `rule="none"` too, and a single
 # seed's lowest and highest slope are what `coord_check` gives.
@@ -61,17 +60,8 @@ NOTES = {
 }
 
 
-# Training and comparing
-
-
-# The exact columns
-
-
-# The slopes
-
-
 def measure(case: Case) -> dict[str, str]:
-    """The record of one case: a cell for each column."""
+    """Return a cell for each column."""
     return {**exact(case), **{over: slope(case, over) for over in SLOPES}}
 
 
@@ -79,16 +69,15 @@ def measure(case: Case) -> dict[str, str]:
 
 
 def number(cell: str) -> float | None:
-    """The slope that a cell shows; None where it gives a reason."""
+    """Return the slope in a cell, or None if the cell has a reason instead."""
     found = re.match(r"[+-]?\d+(\.\d+)?(?= |$)", cell)
     return float(found[0]) if found else None
 
 
 def render(records: Mapping[str, Mapping[str, str]]) -> str:
-    """The page of all records, which are by name of the case."""
+    """Return the page for records by name of the case."""
     lines = [
-        f"<!-- Written by `{COMMAND}` and checked by docs/tests/test_support_matrix.py: "
-        "do not edit by hand. -->",
+        f"<!-- Written by `{COMMAND}` and checked by docs/tests/test_support_matrix.py: do not edit by hand. -->",
         "# Support matrix",
         "",
         "Which models and options work, and do their updates keep their size as they grow? All below work, under the "
@@ -109,32 +98,28 @@ def render(records: Mapping[str, Mapping[str, str]]) -> str:
     ]
     used = []
     for title, group in GROUPS.items():
-        lines += ["", f"## {title}", "", "| case | " + " | ".join(SHOWN) + " |", "|" + " --- |" * (1 + len(SHOWN))]
+        lines += ["", f"## {title}", "", "| case | " + " | ".join(SLOPES) + " |", "|" + " --- |" * (1 + len(SLOPES))]
         for case in group:
             cells = []
-            for column in SHOWN:
+            for column in SLOPES:
                 note = NOTES.get((case.name, column))
                 used += [note] if note else []
                 cells.append(records[case.name][column] + (f" [^{note}]" if note else ""))
             lines.append(f"| {case.name} | " + " | ".join(cells) + " |")
-    rest = [(name, column, row[column]) for name, row in records.items() for column in COLUMNS if column not in SHOWN]
+    rest = [(name, column, row[column]) for name, row in records.items() for column in EXACT]
     lines += ["", _REST, "", *(f"* {name}, {column}: {cell}" for name, column, cell in rest if cell != "0")]
     lines += ["", *(f"[^{note}]: {REASONS[note]}" for note in dict.fromkeys(used))]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def parse(page: str) -> dict[str, dict[str, str]]:
-    """The records on a page, footnote marks included."""
-    page, _, rest = page.partition(_REST)
+    """Return the slopes of each case on a page, with footnote marks."""
     rows = {}
-    for line in page.splitlines():
+    for line in page.partition(_REST)[0].splitlines():
         cells = [cell.strip() for cell in line.replace("\\|", "\0").strip("|").split(" | ")]
-        if line.startswith("| ") and len(cells) == 1 + len(SHOWN) and cells[0] not in ("case", "---"):
+        if line.startswith("| ") and len(cells) == 1 + len(SLOPES) and cells[0] not in ("case", "---"):
             name, *values = (cell.replace("\0", "\\|") for cell in cells)
-            rows[name] = {**dict.fromkeys(COLUMNS, "0"), **dict(zip(SHOWN, values, strict=True))}
-    for name, column, cell in re.findall(r"^\* (\w\S*), (\w+): (.+)$", rest, re.MULTILINE):
-        if name in rows:
-            rows[name][column] = cell
+            rows[name] = dict(zip(SLOPES, values, strict=True))
     return rows
 
 

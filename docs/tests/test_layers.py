@@ -1,13 +1,17 @@
-"""Imports point downward: the theory, then optimizers, then what looks at and tunes models, then the command line."""
+"""Imports point downward, as the table of docs/explain/house.md shows, and the files that this page names exist."""
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
 import neuralop_mup
 
 ROOT = Path(neuralop_mup.__file__).parent
+REPOSITORY = Path(__file__).parents[2]  # the package may be installed elsewhere
+PAGE = (REPOSITORY / "docs" / "explain" / "house.md").read_text(encoding="utf-8")
 
-# From the bottom: a part imports from itself and from the lines above it here, and from none on its own line.
+# From the bottom. A part imports from lower lines only, never from another part on its own line.
 LAYERS = (
     ("errors", "torch_private", "_version"),
     ("files", "validation"),
@@ -22,55 +26,74 @@ LAYERS = (
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
 
-def test_imports_point_downward():
-    upward = []
-    for name, path in modules().items():
-        own = name.partition(".")[0]
-        for other in imports(path, anywhere=True):
-            part = other.partition(".")[0]
-            if part != own and LEVEL[part] >= LEVEL[own]:
-                upward.append(f"{name} imports {other}")
-    assert upward == []
-
-
-def test_no_circle():
-    """Within a part, too: the modules can be put in an order in which each imports only earlier ones, at whatever time."""
-    needed = {name: imports(path, anywhere=True) - {"neuralop_mup"} for name, path in modules().items()}
-    done: set[str] = set()
-    while ready := {name for name, needs in needed.items() if name not in done and needs <= done}:
-        done |= ready
-    assert {name: needs - done for name, needs in needed.items() if name not in done} == {}
-
-
+@cache
 def modules() -> dict[str, Path]:
     paths = (path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
 
 
-def imports(path: Path, anywhere: bool) -> set[str]:
-    """Modules of this package that a file imports, but for type checkers; ``neuralop_mup`` for its public names."""
-    tree, known = ast.parse(path.read_text()), modules()
+@cache
+def imports(path: Path) -> set[str]:
+    """Return the modules of this package that a file imports anywhere; ``neuralop_mup`` stands for its public names.
+
+    Imports for type checkers do not count.
+    """
+    tree = ast.parse(path.read_text())
     blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    typing = {node for block in blocks for node in ast.walk(block)}
-    nodes = set(ast.walk(tree) if anywhere else tree.body) - typing
+    nodes = set(ast.walk(tree)) - {node for block in blocks for node in ast.walk(block)}
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     found = set()
     for name in names:
-        if name.partition(".")[0] == "neuralop_mup":
-            inner = name.partition(".")[2]
-            found.add(next((m for m in (inner, inner.rpartition(".")[0]) if m in known), "neuralop_mup"))
+        package, _, inner = name.partition(".")
+        if package == "neuralop_mup":
+            found.add(next((m for m in (inner, inner.rpartition(".")[0]) if m in modules()), package))
     return found
 
 
-def test_nothing_knows_the_instruments():
-    """They stand apart: the public names alone lead to them, when they are asked for."""
-    knows = {
-        name
-        for name, path in modules().items()
-        if not name.startswith("instruments")
-        and any(word in path.read_text() for word in ("instruments", "learned_mult", "LearnedRates"))
-    }
-    assert knows == set()
+def part_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def imported_parts() -> dict[str, set[str]]:
+    """Return the other parts that each part imports."""
+    parts: dict[str, set[str]] = {part: set() for part in LEVEL}
+    for name, path in modules().items():
+        parts[part_of(name)] |= {part_of(other) for other in imports(path)} - {part_of(name)}
+    return parts
+
+
+def test_imports_point_downward():
+    upward = {part: [other for other in others if LEVEL[other] >= LEVEL[part]] for part, others in imported_parts().items()}
+    assert {part: others for part, others in upward.items() if others} == {}
+
+
+def test_imports_form_no_circle():
+    """Also within a part: the modules have an order in which each imports only earlier ones."""
+    needed = {name: imports(path) - {"neuralop_mup"} for name, path in modules().items()}
+    done: set[str] = set()
+    while ready := {name for name, needs in needed.items() if name not in done and needs <= done}:
+        done |= ready
+    assert {name: needs - done for name, needs in needed.items() if name not in done} == {}
+
+
+def test_only_the_public_names_lead_to_instruments():
+    words = ("instruments", "learned_mult", "LearnedRates")
+    others = {name: path.read_text() for name, path in modules().items() if part_of(name) != "instruments"}
+    assert [name for name, text in others.items() if any(word in text for word in words)] == []
+
+
+def test_the_table_of_the_page_lists_all_imports():
+    rows = re.findall(r"^\| `(\w+)/` \| .* \| (.*) \|$", PAGE, re.MULTILINE)
+    listed = {folder: set(re.findall(r"`(\w+)`", cell)) for folder, cell in rows}
+    shared = {*LAYERS[0], *LAYERS[1]}
+    assert listed == {part: imported_parts()[part] - shared for parts in LAYERS[2:-2] for part in parts}
+
+
+def test_files_that_the_page_names_exist():
+    """Their paths start at the repository or at the package."""
+    named = re.findall(r"`([\w./-]+(?:\.(?:py|md)|/))`", PAGE)
+    assert len(named) > 30
+    assert [name for name in named if not ((REPOSITORY / name).exists() or (ROOT / name).exists())] == []

@@ -1,4 +1,4 @@
-"""Every link inside the repository leads somewhere: files, pictures and headings that README and the pages name."""
+"""Links of README and the pages lead to files and headings that exist, and MyST takes no line of text for a comment."""
 
 import re
 from pathlib import Path
@@ -7,79 +7,60 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/results/*.md")])
-ANCHORED = 3  # depth of headings that get an anchor: myst_heading_anchors in docs/conf.py
+CONFIGURATION = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+ANCHORED = int(re.search(r"myst_heading_anchors = (\d)", CONFIGURATION)[1])  # depth of headings that get an anchor
 
 _FENCE = re.compile(r"^(```+|~~~+).*?^\1`*\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[(?:[^][]|\[[^]]*\])*\]\(\s*<?([^()\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 _HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*\s*$", re.MULTILINE)
+_ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:")  # https: and the like, which no test opens
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def links(text: str) -> list[str]:
-    """Targets of inline links and pictures; code has none."""
+    """Return the targets of links and pictures outside code."""
     return [m[1] for m in _LINK.finditer(re.sub(r"`[^`\n]*`", "``", _FENCE.sub("", text)))]
 
 
 def anchors(text: str) -> set[str]:
-    """Anchors of headings as GitHub and MyST make them: lower case, no punctuation, hyphens; a second one ends in -1."""
-    found: dict[str, int] = {}
+    """Return anchors as GitHub and MyST make them: lower case, no punctuation, hyphens; -1 for a second equal one."""
+    found: list[str] = []
     for level, title in _HEADING.findall(_FENCE.sub("", text)):
+        title = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", title).lower()
         if len(level) <= ANCHORED:
-            title = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", title).lower()
-            slug = re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-")
-            found[slug] = found.get(slug, -1) + 1
-    return {slug if n == 0 else f"{slug}-{n}" for slug, last in found.items() for n in range(last + 1)}
+            found.append(re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-"))
+    return {f"{slug}-{n}" if (n := found[:i].count(slug)) else slug for i, slug in enumerate(found)}
+
+
+def exists(page: Path, target: str, text: str) -> bool:
+    name, _, anchor = target.partition("#")
+    path = (page.parent / name).resolve() if name else page
+    if path.is_relative_to(ROOT / "docs" / "gallery"):  # made by the build of the site
+        return True
+    return path.exists() and (not anchor or anchor in anchors(text if path == page else path.read_text()))
 
 
 def broken(page: Path, text: str) -> list[str]:
-    """Links of a page that lead nowhere; those to the network are not tried."""
-    result = []
-    for target in links(text):
-        if re.match(r"[a-z][a-z+.-]*:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        path = (page.parent / name).resolve() if name else page
-        # Pages of the site that its build makes are there only then.
-        built = path.is_relative_to(ROOT / "docs" / "gallery")
-        if not built and (
-            not path.exists() or (anchor and anchor not in anchors(text if path == page else path.read_text()))
-        ):
-            result.append(target)
-    return result
+    return [target for target in links(text) if not _ELSEWHERE.match(target) and not exists(page, target, text)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def comments(text: str) -> list[str]:
+    """Return lines that begin with a percent sign. MyST drops them, maybe with the rest of the paragraph."""
+    return re.findall(r"^[ \t]*%.*", _FENCE.sub("", text), re.MULTILINE)
+
+
+@each_page
 def test_links_lead_somewhere(page):
     assert broken(page, page.read_text()) == []
 
 
-def test_the_depth_is_the_site_s():
-    assert f"myst_heading_anchors = {ANCHORED}" in (ROOT / "docs" / "conf.py").read_text()
+@each_page
+def test_no_line_is_a_comment(page):
+    assert comments(page.read_text()) == []
 
 
 @pytest.mark.parametrize("link", ["nowhere.md", "docs/install.md#nowhere", "#nowhere", "docs/no.png"])
-def test_a_broken_link_is_seen(link):
+def test_a_broken_link_is_found(link):
     text = f"# Somewhere\n\nWords, then [a `link`]({link}), [another](docs/install.md) and [here](#somewhere).\n"
     assert broken(ROOT / "README.md", text) == [link]
-
-
-def test_code_has_no_links_and_no_headings():
-    text = "# What it *does*, `really`\n```python\n# a comment\nx[0](a.md)\n```\n`y[1](b.md)`\n## Twice\n## Twice\n"
-    assert links(text) == []
-    assert anchors(text) == {"what-it-does-really", "twice", "twice-1"}
-
-
-def swallowed(text: str) -> list[str]:
-    """Lines that begin with a percent sign: MyST takes them for comments, and the rest of the paragraph may go with them."""
-    return re.findall(r"^[ \t]*%.*", _FENCE.sub("", text), re.MULTILINE)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_line_is_taken_for_a_comment(page):
-    assert swallowed(page.read_text()) == []
-
-
-def test_a_line_taken_for_a_comment_is_seen():
-    assert swallowed("A share of 95\n% was kept, and 4 % not.\n\n```\n% of a fence\n```\n* with 3\n  % more\n") == [
-        "% was kept, and 4 % not.",
-        "  % more",
-    ]

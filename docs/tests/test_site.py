@@ -1,6 +1,6 @@
-"""The site as a browser shows it, on a phone and on a desk: nothing is wider than the window or comes from the network.
+"""The site in a browser, at the width of a phone and of a desktop: nothing is too wide, nothing comes from the network.
 
-It needs ``pip install ".[docs]"`` and Chromium with its driver (Debian: ``apt-get install chromium chromium-driver``).
+It needs ``pip install ".[docs,ci]"`` and Chromium with its driver (Debian: ``apt-get install chromium chromium-driver``).
 """
 
 import shutil
@@ -13,10 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WIDTHS = (400, 1280)
-MODULES = ("sphinx", "furo", "myst_parser", "sphinx_gallery", "sphinx-mathjax-offline", "selenium")
-LACKING = [name for name in MODULES if find_spec(name) is None]
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+MODULES = ("sphinx", "furo", "myst_parser", "sphinx_gallery", "sphinx-mathjax-offline", "selenium")
+MISSING = [name for name in MODULES if find_spec(name) is None]
+MISSING += [name for name, path in {"Chromium": BROWSER, "chromedriver": DRIVER}.items() if path is None]
 FLAGS = (
     *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"),
     *("disable-component-update", "disable-sync"),
@@ -24,15 +25,14 @@ FLAGS = (
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(bool(LACKING), reason=f'pip install ".[docs]" brings {", ".join(LACKING)}'),
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs Chromium and chromedriver"),
+    pytest.mark.skipif(bool(MISSING), reason=f"the site is shown in a browser; missing: {', '.join(MISSING)}"),
 ]
 
-# What is wrong with the page that the browser shows, in words.
+# Returns descriptions of what is wrong with the page that the browser shows.
 LOOK = """
 const done = arguments[arguments.length - 1];
 const name = e => e.tagName.toLowerCase() + (typeof e.className === "string" && e.className ? "." + e.className : "");
-const told = e => `${name(e)}: "${e.textContent.trim().slice(0, 40)}"`;
+const describe = e => `${name(e)}: "${e.textContent.trim().slice(0, 40)}"`;
 const scrolls = e => ["auto", "scroll"].includes(getComputedStyle(e).overflowX);
 function look() {
   const wrong = [], page = document.documentElement, most = window.innerWidth;
@@ -41,15 +41,15 @@ function look() {
     if (scrolls(e) && e.scrollWidth > e.clientWidth + 1) {
       const style = getComputedStyle(e);
       const cue = style.backgroundImage.includes("gradient") && style.backgroundAttachment.includes("local");
-      if (!cue) wrong.push(`scrolls without a cue: ${told(e)}`);
+      if (!cue) wrong.push(`scrolls without a cue: ${describe(e)}`);
       const keyboard = e.tabIndex === 0 && e.getAttribute("role") === "region" && e.getAttribute("aria-label");
-      if (!keyboard && !e.closest("mjx-container")) wrong.push(`not for the keyboard: ${told(e)}`);
+      if (!keyboard && !e.closest("mjx-container")) wrong.push(`not for the keyboard: ${describe(e)}`);
       const cell = e.querySelector("tbody td");
       if (cell && most < 700) {
         e.scrollLeft = e.scrollWidth;
         const at = cell.getBoundingClientRect().left - e.getBoundingClientRect().left;
-        if (at < -1) wrong.push(`the row's name scrolls away: ${told(cell)}`);
-        if (cell.offsetWidth > e.clientWidth / 2) wrong.push(`the row's name takes half the width: ${told(cell)}`);
+        if (at < -1) wrong.push(`the row's name scrolls away: ${describe(cell)}`);
+        if (cell.offsetWidth > e.clientWidth / 2) wrong.push(`the row's name takes half the width: ${describe(cell)}`);
         e.scrollLeft = 0;
       }
     }
@@ -57,9 +57,9 @@ function look() {
     if (box.width < 2 || box.right <= most + 1 || e.closest("mjx-assistive-mml")) continue;
     let around = e.parentElement;
     while (around && !scrolls(around)) around = around.parentElement;
-    if (!around) wrong.push(`ends at ${Math.round(box.right)}: ${told(e)}`);
+    if (!around) wrong.push(`ends at ${Math.round(box.right)}: ${describe(e)}`);
   }
-  for (const e of document.querySelectorAll("mjx-merror")) wrong.push(`no formula: ${told(e)}`);
+  for (const e of document.querySelectorAll("mjx-merror")) wrong.push(`no formula: ${describe(e)}`);
   for (const e of document.querySelectorAll("img")) if (!e.naturalWidth) wrong.push(`no picture: ${e.src}`);
   const asked = performance.getEntriesByType("resource").map(e => e.name).filter(e => /^https?:/.test(e));
   done([...wrong.slice(0, 5), ...asked.map(e => `from the network: ${e}`)]);
@@ -85,33 +85,27 @@ def browser(tmp_path_factory):
     browser.quit()
 
 
-def wrong(browser, page: Path, width: int) -> list[str]:
-    """What is wrong with a page in a window of that width."""
+def problems(browser, page: Path, width: int) -> list[str]:
+    """Return descriptions of what is wrong with a page in a window of this width."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(page.as_uri())
     return browser.execute_async_script(LOOK)
 
 
-@pytest.fixture
-def built(tmp_path):
-    """The site, with the gallery shown but not run. A build writes beside its sources, so it has a copy of them."""
+def test_pages_fit_their_window(tmp_path, browser):
+    """The site is built from a copy, because the build writes next to its sources. The gallery is shown, but not run."""
     source, site = tmp_path / "source", tmp_path / "site"
     shutil.copytree(ROOT / "docs", source / "docs", ignore=shutil.ignore_patterns("_build", "gallery", "upstream"))
-    shutil.copytree(ROOT / "examples", source / "examples")
-    shutil.copytree(ROOT / "benchmarks" / "results", source / "benchmarks" / "results")
+    for folder in ("examples", "benchmarks/results"):
+        shutil.copytree(ROOT / folder, source / folder)
     shutil.copy(ROOT / "CHANGELOG.md", source)
     command = [sys.executable, "-m", "sphinx", "-q", "-D", "plot_gallery=0", source / "docs", site]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return site
-
-
-def test_pages_fit_their_window(built, browser):
-    """One test for all: the site is built once, and no other worker builds it again."""
-    pages = [page for page in sorted(built.rglob("*.html")) if "_static" not in page.parts]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    pages = [page for page in sorted(site.rglob("*.html")) if "_static" not in page.parts]
     assert len(pages) > 10
-    found = {f"{page.relative_to(built)} at {width}": wrong(browser, page, width) for page in pages for width in WIDTHS}
+    found = {f"{page.relative_to(site)} at {width}": problems(browser, page, width) for page in pages for width in WIDTHS}
     assert {where: what for where, what in found.items() if what} == {}
 
 
@@ -122,7 +116,7 @@ TABLE = f"<table><tbody><tr><td>name</td><td>{WIDE}</td></tr></tbody></table>"
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "starts"),
     [
         ("<article>narrow</article>", []),
         (f"<article><div {KEYBOARD} style='{SCROLLING}'>{WIDE}</div></article>", []),
@@ -135,8 +129,8 @@ TABLE = f"<table><tbody><tr><td>name</td><td>{WIDE}</td></tr></tbody></table>"
         ("<article><span class='math'>x</span></article>", ["formulas are not drawn"]),
     ],
 )
-def test_what_does_not_fit_is_seen(tmp_path, browser, body, told):
+def test_problems_are_found(tmp_path, browser, body, starts):
     page = tmp_path / "page.html"
     page.write_text(f"<!doctype html><body>{body}</body>")
-    found = wrong(browser, page, 400)
-    assert len(found) == len(told) and all(text.startswith(start) for text, start in zip(found, told, strict=True)), found
+    found = problems(browser, page, 400)
+    assert [text[: len(start)] for text, start in zip(found, starts, strict=True)] == starts

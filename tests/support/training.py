@@ -22,6 +22,31 @@ def train(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, steps:
         optimizer.step()
 
 
+def small_batch(seed=0):
+    """Return random inputs and targets for ``small_fno`` in one dimension."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(4, 2, 16, generator=generator), torch.randn(4, 3, 16, generator=generator)
+
+
+def backward(model, optimizer, seed=0):
+    """Compute the gradients of a squared error on ``small_batch(seed)`` and return the error."""
+    dtype = next(model.parameters()).dtype
+    x, y = small_batch(seed)
+    optimizer.zero_grad()
+    loss = (model(x.to(dtype)) - y.to(dtype)).square().mean()
+    loss.backward()
+    return loss
+
+
+def train_small(model, optimizer, seeds, scheduler=None):
+    """Take a step for each seed, on ``small_batch(seed)``."""
+    for seed in seeds:
+        backward(model, optimizer, seed)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
 def random_gradients(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
