@@ -48,7 +48,10 @@ class Splits:
         >>> ProblemData(train=(x, x), val=(x[:4], x[:4])).check()
         """
         for name, batches in self._epochs():
-            _check(name, batches, relative)
+            try:
+                _check(name, batches, relative)
+            finally:  # an epoch of a loader holds torch's random state until it ends
+                getattr(batches, "close", lambda: None)()
 
     def check_unchanged(self) -> None:
         """Raise MupError if files that are read batch by batch changed since they were first looked at."""
