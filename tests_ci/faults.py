@@ -1,4 +1,4 @@
-"""Studies under faults: processes and commands that are killed, full disks, damaged files. Linux only.
+"""Studies under faults: commands that are killed, and full disks. Linux only.
 
     PYTHONPATH=tests python tests_ci/faults.py ROUNDS
 
@@ -22,14 +22,12 @@ from contextlib import suppress
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-import psutil
-
 import neuralop_mup.lab.training  # noqa: F401  (loaded once, before commands are forked)
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab import Study, engines, transfer_study
 from neuralop_mup.lab.engines import InlineEngine, LocalEngine
-from neuralop_mup.lab.records import _CONTENT, _DOCUMENT, WEIGHTS, Records
+from neuralop_mup.lab.records import _DOCUMENT, WEIGHTS, Records
 from neuralop_mup.lab.run import run
 
 engines._LOADED = ["neuralop_mup.lab.training"]  # a parabola needs no compiler, whose import takes 2 s a command
@@ -53,7 +51,7 @@ SIZES = {"proxy": {"width": 8}, "target": {"width": 64}}
 TRANSFER = transfer_study(**SIZES, space={"lr": [2.0**-k for k in range(2, 7)]}, name="grid", keeps=True, **SHARED)
 STUDIES = [TRANSFER, Study(name="single", space={"lr": [0.003, 0.03, 0.3, 0.9]}, **SHARED)]
 #: Fault → exit codes that a command may have.
-FAULTS = {"processes": (0,), "command": (0, 2, -signal.SIGKILL), "disk": (0, 2), "damage": (0,), "none": (0,)}
+FAULTS = {"command": (0, 2, -signal.SIGKILL), "disk": (0, 2), "none": (0,)}
 
 
 def command(folder, limit):
@@ -72,33 +70,14 @@ def command(folder, limit):
 
 
 def run_command(folder, fault, rng):
-    """Run a command with a fault. Return its exit code, and how many of its processes were killed."""
-    process, kills = ForkProcess(target=command, args=(folder, rng.choice((64, 300, 600)) if fault == "disk" else None)), 0
+    """Run a command with a fault. Return its exit code."""
+    process = ForkProcess(target=command, args=(folder, rng.choice((64, 300, 600)) if fault == "disk" else None))
     process.start()
-    while fault == "processes" and process.exitcode is None:
-        process.join(rng.uniform(0.02, 0.3))
-        with suppress(psutil.NoSuchProcess):  # it has just ended
-            trainers = [trainer for server in psutil.Process(process.pid).children() for trainer in server.children()]
-            for trainer in trainers[: kills < 4]:
-                trainer.kill()
-                kills += 1
     process.join(rng.uniform(0.2, 9.0) if fault == "command" else None)
     process.kill()
     process.join()
     time.sleep(0.3)  # what a killed one had begun ends
-    return process.exitcode, kills
-
-
-def damage(folder, rng):
-    """Cut two files in the middle. Return the ids of the runs whose records are damaged."""
-    paths = sorted(path for name in (_DOCUMENT, _CONTENT) for path in folder.glob(f"workspace/*/{name}"))
-    damaged = rng.sample(paths, min(2, len(paths)))
-    for path in damaged:
-        content = path.read_bytes()
-        path.write_bytes(content[: rng.randrange(len(content))])
-    for table in folder.glob("*.jsonl"):
-        table.write_text('{"size": ')
-    return [path.parent.name for path in damaged if path.name == _DOCUMENT]
+    return process.exitcode
 
 
 def finished(folder):
@@ -123,17 +102,14 @@ def losses(records):
 def take_through_faults(folder, rng, expected):
     """Count what must not happen, and the faults."""
     figures, safe = Counter(), {}
-    for fault in [*rng.sample(("processes", "command", "disk", "command"), 3), "damage", "none"]:
+    for fault in [*rng.sample(("command", "disk", "command"), 3), "none"]:
         before = begun(folder)
-        damaged = damage(folder, rng) if fault == "damage" else []
-        code, kills = run_command(folder, fault, rng)
+        code = run_command(folder, fault, rng)
         after, now = begun(folder), finished(folder)
-        figures["killed processes"] += kills
         figures["killed commands"] += code == -signal.SIGKILL
-        figures["damaged records"] += len(damaged)
         figures["broken commands"] += code not in FAULTS[fault]
-        figures["lost runs"] += sum(now.get(key) != record for key, record in safe.items() if key not in damaged)
-        figures["repeated runs"] += sum(after[key] > before[key] for key in safe if key not in damaged)
+        figures["lost runs"] += sum(now.get(key) != record for key, record in safe.items())
+        figures["repeated runs"] += sum(after[key] > before[key] for key in safe)
         safe = now
     records = Records(folder)
     kept = [records.place(run) / WEIGHTS for runs in TRANSFER.rest(TRANSFER.centre(records)) for run in runs if run.keep]

@@ -1,4 +1,4 @@
-"""Rounds of killed processes and commands, full disks and damaged files (faults.py): a few minutes each, with psutil.
+"""Rounds of killed commands and full disks (faults.py), of a minute or more each.
 
 ``FAULT_ROUNDS=50 pytest tests_ci/test_faults.py`` takes an hour.
 """
@@ -23,6 +23,5 @@ def test_studies_lose_and_repeat_nothing():
     done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
-    faults = [figures.pop(name, 0) for name in ("killed processes", "killed commands", "damaged records")]
-    assert int(ROUNDS) < 6 or all(faults)
+    assert figures.pop("killed commands") or int(ROUNDS) < 6
     assert set(figures.values()) == {0}, done.stderr

@@ -7,17 +7,14 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from support.cases import BY_NAME
 from support.errors import refused
 from support.models import in_double
 
 # Modes, grid, options of the FNO and norm of the transform. Odd numbers of modes; fewer modes than the grid has, or all of
 # them, where the last is its own conjugate.
 LAYOUTS = {
-    "1d": ((6,), (16,), {}, "forward"),
     "1d odd": ((5,), (15,), {}, "ortho"),
     "1d all modes": ((16,), (16,), {}, "backward"),
-    "2d": ((4, 6), (8, 10), {}, "backward"),
     "2d odd": ((5, 5), (8, 9), {}, "forward"),
     "2d all modes": ((8, 8), (8, 8), {}, "ortho"),
     "3d": ((4, 2, 4), (6, 4, 6), {}, "forward"),
@@ -103,53 +100,21 @@ def test_the_model_is_left_unchanged():
     assert torch.equal(state, torch.random.get_rng_state()) and not model.fno_blocks.convs[0]._forward_hooks
 
 
-def test_a_frozen_model_has_the_same_kernels():
-    model, x = fno(), batch_of()
-    expected = nm.kernels(model, x)
-    torch.testing.assert_close(nm.kernels(model.requires_grad_(False), x).mixed, expected.mixed)
-
-
 def test_change_is_relative():
     model, x = fno(), batch_of()
     before = nm.kernels(model, x)
-    assert {r["value"] for r in before.change(before)} == {0.0}
     with torch.no_grad():  # the lifting's last layer is linear: twice the features, four times Φ of the first layer
         for p in model.lifting.fcs[-1].parameters():
             p.mul_(2)
     changes = {(r["layer"], r["kernel"]): r["value"] for r in nm.kernels(model, x).change(before)}
-    assert len(changes) == 9
     assert changes["fno_blocks.convs.0", "forward"] == pytest.approx(3, rel=1e-6)
-
-
-def mean(y):
-    return y.flatten(1).mean(1)
-
-
-def of_case(name, output=mean):
-    case = BY_NAME[name]
-    return nm.kernels(case.build(), case.batch()[0], output=output)
-
-
-def of_output(output):
-    return nm.kernels(fno(), batch_of(), output=output)
-
-
-def of_shared_layers():
-    model = fno()
-    model.fno_blocks.convs[1] = model.fno_blocks.convs[0]
-    return nm.kernels(model, batch_of())
 
 
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        (lambda: of_case("fnogno"), "1row(s) 15"),
-        (lambda: of_case("codano"), "96row(s)"),
-        # Its base model is trained before, without gradients.
-        (lambda: of_case("uqno", lambda y: mean(y[1])), "'base_model.fno_blocks.convs.0'"),
-        (of_shared_layers, "'fno_blocks.convs.0' FNO 2times"),
-        (lambda: of_output(lambda y: mean(y.detach())), "output gradient"),
-        (lambda: of_output(torch.mean), "output=…"),
+        (lambda: nm.kernels(fno(), batch_of(), output=lambda y: y.detach().flatten(1).mean(1)), "output gradient"),
+        (lambda: nm.kernels(fno(), batch_of(), output=torch.mean), "output=…"),
         (lambda: nm.kernels(fno(), [1, 2]), "list"),
         (lambda: nm.kernels(fno((4, 4)), batch_of((9, 8))).tangent, "'fno_blocks.convs.0' (9,8)"),  # Φ, G and Q are known
         (lambda: nm.kernels(torch.nn.Linear(2, 2), torch.ones(3, 2)), "Linear"),
@@ -158,7 +123,3 @@ def of_shared_layers():
 def test_models_without_these_kernels(call, names):
     with refused(names):
         call()
-
-
-def test_a_model_with_several_inputs():
-    assert {k.shape for k in of_case("gino").forward.values()} == {(2, 2)}

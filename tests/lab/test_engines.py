@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import types
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -129,9 +129,7 @@ class Pickling:
 
     def submit(self, function, /, *args, **kwargs):
         self.sizes.append(len(pickle.dumps((args, kwargs))))
-        future = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
+        return InlineEngine().submit(function, *args, **kwargs)
 
     def close(self):
         pass

@@ -43,10 +43,6 @@ def test_a_rollout_applies_the_model_to_its_own_predictions(tmp_path, file):
         far = np.linalg.norm(state[:, 0] - truth[:, step], axis=1) / np.linalg.norm(truth[:, step], axis=1)
         errors.append(far.mean())
     assert tuned.loss == pytest.approx(np.prod(errors) ** 0.2, rel=1e-5) and len(state) == 3
-    assert f"{tuned.loss:.4g} as its rollout:5" in repr(tuned)
-    (record,) = tuned.results.carried("target", "operator-norm")
-    assert record["metrics"]["validation_error"] != record["loss"] == tuned.loss
-    assert f"| {record['metrics']['validation_error']:.3g} " in tuned.report.read_text()
 
 
 def test_the_error_of_a_rollout_that_overflows_is_infinite(file):
@@ -73,29 +69,20 @@ def better_far(model, data):
 
 
 def test_learning_rates_are_chosen_by_the_score(tmp_path):
-    """Of two opposite scores in one folder one chooses another rate than the validation error."""
-    large, small, plain = (quick_tune(tmp_path / "s", loaders, score=score) for score in (better_far, better_near, None))
+    """Two opposite scores choose different learning rates, in one folder."""
+    large, small = (quick_tune(tmp_path / "s", loaders, score=score) for score in (better_far, better_near))
     assert (large.lr, small.lr) == (0.02, 0.005)
-    other = small if plain.lr == large.lr else large
-    errors = {r["params"]["lr"]: r["metrics"]["validation_error"] for r in other.results.records if r["size"] == "proxy"}
-    losses = {r["params"]["lr"]: r["loss"] for r in plain.results.records if r["size"] == "proxy"}
-    assert plain.lr != other.lr and errors == losses  # of the same runs
-
-
-def largest(model, data):
-    return max((model(batch["x"]) - batch["y"]).abs().max() for batch in data)  # a tensor without axes
 
 
 def of_batches(model, data):
     return np.float32(np.mean([relative_error(model(**batch), batch["y"]) for batch in data]))
 
 
-@pytest.mark.parametrize("score", [of_batches, largest, functools.partial(of_batches)])
+@pytest.mark.parametrize("score", [of_batches, functools.partial(of_batches)])
 def test_functions_get_the_units_of_the_data(tmp_path, score):
     x, y = physical(64, 1)
     tuned = quick_tune(tmp_path / "s", {"train": physical(), "val": (x, y)}, score=score)
-    expected = float((tuned.predict(x) - y).abs().max()) if score is largest else relative_error(tuned.predict(x), y)
-    assert tuned.loss == pytest.approx(expected, rel=1e-4)
+    assert tuned.loss == pytest.approx(relative_error(tuned.predict(x), y), rel=1e-4)
     assert nm.load_tuned(tmp_path / "s", build).loss == tuned.loss
 
 

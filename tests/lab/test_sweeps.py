@@ -1,5 +1,6 @@
 """Sweeps and transfers of a train function: what is trained, kept, tried again and reported."""
 
+import itertools
 import math
 import os
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from neuralop_mup.lab import Results, log2_grid, transfer
 from neuralop_mup.lab.records import _DOCUMENT
-from support.engine_runs import LRS, bowl, ends, executions, fails_at_the_target, quiet_sweep, train
+from support.engine_runs import LRS, bowl, ends, executions, quiet_sweep, train
 from support.errors import refused
 
 GRID = log2_grid(2**-7, 2**-2)
@@ -76,42 +77,20 @@ def test_a_train_function_without_a_loss_fails(tmp_path, value):
     assert (record["outcome"], record["error"][:9]) == ("failed", "TypeError")
 
 
-def test_failed_runs_are_repeated_once_their_cause_is_fixed(tmp_path, fixed):
-    arguments = {**TRANSFER, "folder": tmp_path, "progress": False, "fixed": fixed}
-    found = transfer(fails_at_the_target, **arguments)
-    assert {(r["size"], r["outcome"]) for r in found.records} == {("proxy", "complete"), ("target", "failed")}
-    Path(fixed["flag"]).touch()
-    found = transfer(fails_at_the_target, **arguments)
-    # 6 values, 2 seeds, at the proxy, and one value under two rules at the target.
-    assert [r["outcome"] for r in found.records] == ["complete"] * 16
-    assert found.best == {"lr": GRID[0]}
-
-
 def test_a_disk_that_is_full_for_a_moment(tmp_path, fixed, monkeypatch):
     """The next command trains only what was not kept."""
-    replace, written = os.replace, []
+    replace, written = os.replace, itertools.count(1)
 
-    def full(source, path):
-        written.append(str(path).endswith(_DOCUMENT))
-        if sum(written) == 3:
+    def full_at_the_third_record(source, path):
+        if str(path).endswith(_DOCUMENT) and next(written) == 3:
             raise OSError(28, "No space left on device")
         return replace(source, path)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
-        with refused(str(tmp_path)):
-            quiet_sweep(train, tmp_path / "s", fixed=fixed)
+    monkeypatch.setattr(os, "replace", full_at_the_third_record)
+    with refused(str(tmp_path)):
+        quiet_sweep(train, tmp_path / "s", fixed=fixed)
     assert len(quiet_sweep(train, tmp_path / "s", fixed=fixed).records) == 6
     assert sorted(executions(fixed).values()) == [1, 1, 1, 1, 1, 2]
-
-
-def test_each_train_function_has_its_own_runs(tmp_path):
-    """They differ only in an element of a large array, which repr does not show."""
-    for best in (0.25, 1.0, 0.25):
-        at = np.where(np.arange(3000) == 1000, best, 0.0)
-        found = quiet_sweep(lambda config, at=at: float((config["lr"] - at[1000]) ** 2), tmp_path, {"lr": [0.25, 0.5, 1.0]})
-        assert found.best == {"lr": best}
-    assert len(list((tmp_path / "workspace").iterdir())) == 6  # the third call trained nothing
 
 
 def test_a_function_without_a_fingerprint_is_trained_in_each_call(tmp_path):
@@ -147,10 +126,6 @@ def test_a_repeated_call_trains_nothing_and_studies_share_a_folder(tmp_path, fix
     assert quiet_sweep(train, tmp_path, space, fixed=fixed).records == first.records
     quiet_sweep(train, tmp_path, {"lr": LRS[:3]}, fixed=fixed, seeds=(0, 1))
     assert executions(fixed) == {(lr, s): 1 for lr in LRS[:3] for s in (0, 1)}
-    quiet_sweep(train, tmp_path, space, fixed={**fixed, "epochs": 3})
-    other = quiet_sweep(bowl, tmp_path, space, fixed=fixed)
-    assert executions(fixed)[LRS[0], 0] == 3
-    assert Results.load(tmp_path).records == other.records
     assert quiet_sweep(train, tmp_path, space, fixed=fixed).records == first.records
 
 
@@ -190,8 +165,6 @@ def test_a_transfer_that_was_worked_out_by_hand(tmp_path, fixed):
         ("proxy", "operator-norm"): 12,
         **{("target", rule): 2 for rule in losses},
     }
-    assert found.records == Results.load(tmp_path / "t").records
-    assert transfer(bowl, **arguments).records == found.records
     assert executions(fixed).total() == 18
 
 
@@ -202,7 +175,3 @@ def test_results_that_do_not_exist(tmp_path):
         transfer(lambda config: math.nan, folder=tmp_path, progress=False, **TRANSFER)
     with refused("size"):
         Results.load(tmp_path)
-    found = quiet_sweep(lambda config: math.nan, tmp_path, {"lr": [0.5]})
-    assert found.best_loss == math.inf
-    with refused("nan"):
-        _ = found.best

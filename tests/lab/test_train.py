@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.losses import H1Loss, LpLoss
 from neuralop.models import FNO
-from torch import nn
 
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import duration, files, plots, training
+from neuralop_mup.lab import duration, files, training
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.problems import base
-from neuralop_mup.lab.records import WEIGHTS
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 from support.comparing import differing
 from support.studies import TARGET, build, fields, loaders, no_figures, relative_error, save_pair  # noqa: F401
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The samples of each figure, which is drawn."""
-    seen = []
-    monkeypatch.setattr(plots, "plot_samples", lambda samples, path: seen.append(samples) or plot_samples(samples, path))
-    return seen
 
 
 def quick_train(folder, data=None, **more):
@@ -157,16 +145,12 @@ def test_a_time_is_as_many_epochs_as_fit_in_it(tmp_path, monkeypatch, data):
     assert differing(trained.model, quick_train(tmp_path / "c", data(), epochs=4).model) == 0  # timing changes nothing
     before = clock.now
     assert quick_train(tmp_path / "s", data(), epochs="100s").loss == trained.loss and clock.now == before
-    (kept,) = (tmp_path / "s").glob("epochs-*.txt")
-    kept.write_text("many")
-    with pytest.raises(MupError, match=r"epochs-.*\.txt.*'many'"):
-        quick_train(tmp_path / "s", data(), epochs="100s")
 
 
 # The page
 
 
-def test_errors_on_the_page_and_samples_in_the_figure(tmp_path, drawn):
+def test_errors_on_the_page(tmp_path):
     x, y = fields(channels=3)
     trained = quick_train(tmp_path / "s", (x, y), build=lambda **size: build(3, 3, **size))
     page, test = trained.report.read_text(), trained.split["test"]
@@ -180,13 +164,6 @@ def test_errors_on_the_page_and_samples_in_the_figure(tmp_path, drawn):
     assert numbers(page, "The largest:") == pytest.approx(largest, rel=6e-3)
     by_channel = torch.stack([(far.sum((0, 2)) / truth.square().sum((0, 2))).sqrt(), far.mean((0, 2)).sqrt()], 1)
     assert numbers(page, "By channel:", first=1) == pytest.approx(by_channel.numpy(), rel=6e-3)
-    assert "By time" not in page and "](samples.png)" in page
-    (samples,) = drawn
-    found = {int(re.match(r"sample (\d+)\n", what)[1]): panels for what, panels in samples.items()}
-    assert set(found) == {test[order[2]], test[order[0]]}
-    for number, (given, right, predicted) in found.items():
-        assert np.array_equal(given, x[number].double()) and np.array_equal(right, y[number].double())
-        assert np.allclose(predicted, trained.predict(x[number : number + 1])[0], atol=1e-5)
 
 
 def test_errors_by_time(tmp_path):
@@ -203,17 +180,16 @@ def test_errors_by_time(tmp_path):
         expected.append([step, *(relative_error(made, states[:, step]) for made in (single, rolled))])
     page = trained.report.read_text()
     assert numbers(page, "By time, in the mean over trajectories:") == pytest.approx(np.array(expected), rel=6e-3)
-    assert re.fullmatch(r"[1-4] of trajectory \d+", table(page, "The largest:")[0][0])
 
 
-def test_without_test_data_the_page_has_errors_on_the_validation_data(tmp_path, drawn):
+def test_without_test_data_the_page_has_errors_on_the_validation_data(tmp_path):
     trained = quick_train(tmp_path / "s", loaders())
     x, y = fields(8, 1)
     with torch.no_grad():
         errors = (trained.model(x) - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
     page = trained.report.read_text()
     assert "validation data" in page and table(page, "By sample:")[0][0] == "8"
-    assert table(page, "The largest:")[0][0] == str(int(errors.argmax())) and len(drawn) == 1
+    assert table(page, "The largest:")[0][0] == str(int(errors.argmax()))
 
 
 @pytest.mark.parametrize("grid", [(32,), (16, 12), (8, 8, 6)])
@@ -244,24 +220,6 @@ def test_what_cannot_work_is_refused_before_training(tmp_path, change, names):
     assert not (tmp_path / "s").exists()
 
 
-class Unsized(nn.Module):
-    """A model that keeps no arguments, so that it cannot be built again at the reference size."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv1d(1, width, 1), SpectralConv(width, width, (8,)), nn.Conv1d(width, 1, 1))
-
-    def forward(self, x, **_):
-        return self.layers(x)
-
-
-def test_a_model_without_a_reference_size_needs_a_base(tmp_path):
-    with pytest.raises(MupError, match=r"base=….* Unsized: {'width': 8}"):
-        quick_train(tmp_path / "s", build=Unsized, target={"width": 8})
-    assert not (tmp_path / "s").exists()
-    assert quick_train(tmp_path / "s", build=Unsized, target={"width": 8}, base={"width": 4}).loss < math.inf
-
-
 def test_a_folder_without_room_is_an_error_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(training.Training, "__call__", lambda *_, **__: pytest.fail("it was trained"))
     monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
@@ -289,13 +247,10 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     out, progress = capsys.readouterr()
     assert f"{usual_lr(12):.3g}, for 12 steps" in out and "/12 [" in progress
     folder = Path("runs/heat-train")
-    assert {"report.md", "study.json"} <= {path.name for path in folder.iterdir()}
-    assert len(list(folder.rglob(WEIGHTS))) == 1
-    trained, page = nm.load_tuned(folder), (folder / "report.md").read_text()
+    trained = nm.load_tuned(folder)
     own = trained.split["val"]
     assert relative_error(trained.predict(x[own]), y[own]) == pytest.approx(trained.loss, rel=1e-4)
     model = eval(repr(trained).splitlines()[-1], {"nm": nm, "FNO": FNO})
     assert plan_rows(model) == plan_rows(trained.model) and f"{trained.loss:.4g}" in out
-    assert main(line.split()) == 0 and (folder / "report.md").read_text() == page
     assert main(f"{line} --lr 0.05 --optimizer adam --base.hidden_channels 16 --folder adam".split()) == 0
     assert nm.load_tuned("adam").lr == 0.05 and "base     width 16, modes 8" in capsys.readouterr().out

@@ -15,12 +15,10 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from torch.utils.data import Subset
 
 import neuralop_mup as nm
-from neuralop_mup.lab import files, plan
+from neuralop_mup.lab import files
 from neuralop_mup.lab.files import keep_weights, read_weights
-from neuralop_mup.lab.plan import data_notes
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.problems.given import as_source
-from neuralop_mup.lab.settings import optimizer_of
 from neuralop_mup.lab.training import Training
 from support.comparing import differing
 from support.studies import (
@@ -73,8 +71,6 @@ def test_tune_returns_the_trained_target_and_the_same_call_resumes(study):
     assert tuned.lr in LRS and tuned.params == {"lr": tuned.lr} and tuned.report.exists()
     assert nm.is_parametrized(tuned.model) and not tuned.model.training
     assert tuned.model.fno_blocks.convs[0].weight.shape[0] == 8
-    rows = {r["rule"]: r for r in tuned.results.summary() if r["size"] == "target"}
-    assert set(rows) == {"operator-norm", "standard"} and rows["operator-norm"]["transferred_test"] > 0
     again = quick_tune(tuned.report.parent, data, **STUDY)
     assert again.results.records == tuned.results.records and differing(again.model, tuned.model) == 0
 
@@ -91,15 +87,6 @@ def test_forms_of_data(tmp_path, monkeypatch, data):
     tuned = quick_tune(tmp_path / "s", data)
     assert {r["rule"] for r in tuned.results.records} == {"operator-norm"} and np.isfinite(tuned.loss)
     assert ("heat" in tuned.report.read_text().splitlines()[0]) == (data == Path("heat.npz"))
-
-
-def test_several_losses_and_hyperparameters_in_processes(tmp_path):
-    space = {"lr": [0.01], "lr_mult.spectral": [1.0, 4.0]}
-    losses = {"mse": mean_square, "sharp": (0.1, mean_square)}
-    tuned = quick_tune(tmp_path / "s", loaders, loss=losses, optimizer="adamw", space=space, n_workers=2)
-    assert set(tuned.params) == {"lr", "lr_mult.spectral"} and tuned.lr == 0.01
-    metrics = tuned.results.records[0]["metrics"]
-    assert metrics["sharp_loss"] == pytest.approx(metrics["loss"])
 
 
 # What cannot work is refused before anything is trained
@@ -169,10 +156,6 @@ def test_predictions_are_in_the_units_of_the_data(study):
         by_hand = tuned.model((x - mean_x) / std_x) * std_y + mean_y
     assert torch.allclose(prediction, by_hand, rtol=1e-5)
     assert np.allclose(tuned.predict(x.double().numpy()), prediction.numpy(), rtol=1e-5)
-    tuned.model.fno_blocks.train()
-    assert torch.equal(tuned.predict(x[:, 0]), tuned.predict(x)[:, 0])  # one channel may be left out, as in files
-    assert tuned.model.fno_blocks.training and not tuned.model.training
-    tuned.model.eval()
 
 
 def test_predict_refuses_other_shapes(study):
@@ -192,19 +175,6 @@ def test_a_tuned_model_is_loaded_from_its_folder(study):
         loaded = nm.load_tuned(str(tuned.report.parent), build)
     assert torch.equal(loaded.predict(x), tuned.predict(x)) and nm.is_parametrized(loaded.model)
     assert (loaded.lr, loaded.params, loaded.loss, loaded.report) == (tuned.lr, tuned.params, tuned.loss, tuned.report)
-    assert repr(loaded) == repr(tuned) and loaded.results.records == tuned.results.records
-    assert f"tuned = nm.load_tuned({str(tuned.report.parent)!r}, build)" in tuned.report.read_text()
-
-
-def test_repr_has_the_losses_and_a_line_that_rebuilds_the_model(study):
-    tuned, _ = study
-    *said, kept, call = repr(tuned).splitlines()
-    losses = [r["loss"] for r in tuned.results.carried("target", "operator-norm")]
-    assert f"{np.mean(losses):.3g} ± {np.std(losses):.1g}" in said[0] and tuned.loss == min(losses)
-    assert f"{tuned.loss:.4g}" in kept and str(tuned.report.parent) in kept
-    model = eval(call, {"nm": nm, "build": build})
-    model.load_state_dict(tuned.model.state_dict())  # compares the plans
-    assert nm.summary(model) == nm.summary(tuned.model)
 
 
 def edit(folder, key, value):
@@ -299,16 +269,6 @@ def test_arrays_are_read_as_a_file_is(tmp_path):
     assert run_ids((x, y)) == run_ids(file) == run_ids({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
 
 
-def test_notes_on_few_samples_odd_grids_and_constant_targets(monkeypatch):
-    """Only neuralop 2.0.0 is wrong on odd grids, of two axes and more."""
-    for version, points, count in (("2.0.0", (7, 8), 1), ("2.0.0", (7,), 0), ("2.0.1", (7, 8), 0)):
-        monkeypatch.setattr(plan, "versions", lambda version=version: {"neuraloperator": version})
-        sample = {name: torch.randn(4, 1, *points) for name in "xy"}
-        assert len(data_notes(sample, 20, None, None)) == count
-    assert "8 validation samples" in data_notes(sample, 8, None, None)[0]
-    assert len(data_notes({"x": torch.randn(4, 1, 8), "y": torch.ones(4, 1, 8)}, 20, None, None)) == 1
-
-
 def test_the_samples_of_each_split_are_returned(study, tmp_path):
     x, y = physical(60)
     tuned = quick_tune(tmp_path / "s", save_pair((x[:, 0], y[:, 0]), tmp_path / "heat.npz"))
@@ -316,8 +276,6 @@ def test_the_samples_of_each_split_are_returned(study, tmp_path):
     assert sorted(numbers["train"] + numbers["val"] + numbers["test"]) == list(range(60)) and len(numbers["train"]) == 48
     error = relative_error(tuned.predict(x[numbers["val"]]), y[numbers["val"]])
     assert error == pytest.approx(tuned.loss, rel=1e-4)
-    again = nm.load_tuned(tmp_path / "s", build).split
-    assert {name: list(found) for name, found in again.items()} == numbers
     assert [list(found) for found in study[0].split.values()] == [list(range(n)) for n in (40, 16, 8)]
 
 
@@ -359,33 +317,20 @@ def test_other_experiments_have_other_keys(tmp_path, monkeypatch):
     for name, seed in (("a.npz", 0), ("b.npz", 5)):
         save_pair(fields(40, seed), name)
     experiments = [
-        *({}, {"data": "b.npz"}, {"read": {"shuffle": False}}, {"loss": "h1"}, {"processor": Scaled()}),
-        *({"build": lambda **size: build(non_linearity=torch.tanh, **size)}, {"epochs": 2}),
-        *({"batch_size": 4}, {"seeds": (1,)}, {"weight_decay": 0.5}, {"optimizer": "adamw"}, {"schedule": "constant"}),
-        *(
-            {"init_mult": {"kernel": 0.5}},
-            {"beta2": 0.9},
-            {"clip_spectral": 1.0},
-            {"soap": {"period": 3}},
-            {"rules": ("none",)},
-            *FUNCTIONS,
-        ),
+        *({}, {"data": "b.npz"}, {"read": {"shuffle": False}}, {"loss": "h1"}, {"processor": Scaled()}, {"epochs": 2}),
+        *({"build": lambda **size: build(non_linearity=torch.tanh, **size)}, {"batch_size": 4}, {"seeds": (1,)}),
+        *({"weight_decay": 0.5}, {"optimizer": "adamw"}, {"schedule": "constant"}, {"init_mult": {"kernel": 0.5}}),
+        *({"beta2": 0.9}, {"clip_spectral": 1.0}, {"soap": {"period": 3}}, {"rules": ("none",)}, *FUNCTIONS),
     ]
     keys = [run_ids(**{"data": "a.npz", **experiment}) for experiment in experiments]
     assert [len(found) for found in keys] == [3] * len(experiments)
     assert len(set.union(*keys)) == 3 * len(experiments)
 
 
-def test_a_folder_never_gives_the_losses_of_other_data(tmp_path):
-    """The same file has other content. With its former content the former runs are used again."""
-
-    def losses(folder, seed):
-        save_pair(fields(40, seed), tmp_path / "a.npz")
-        return {r["loss"] for r in quick_tune(tmp_path / folder, tmp_path / "a.npz").results.records}
-
-    first, other = losses("s", 0), losses("s", 5)
-    assert other == losses("fresh", 5) and not other & first
-    assert losses("s", 0) == first and len(list((tmp_path / "s" / "workspace").iterdir())) == 6
+def test_keys_follow_the_content_of_a_file(tmp_path):
+    first, other, again = (run_ids(save_pair(fields(40, seed), tmp_path / "a.npz")) for seed in (0, 5, 0))
+    assert first == again
+    assert not first & other
 
 
 def curriculum(y_pred, y, calls, **_):
@@ -395,16 +340,12 @@ def curriculum(y_pred, y, calls, **_):
 
 
 def test_runs_share_no_state(tmp_path):
-    """Neither that of a loss, in this process or in others, nor the order of a loader."""
+    """A loss with a state gives the same errors in this process and in others."""
     found, loss = [], functools.partial(curriculum, calls=[])
     for workers in (1, 2):
         tuned = quick_tune(tmp_path / str(workers), loaders, loss=loss, n_workers=workers)
         found.append([record["loss"] for record in tuned.results.records])
     assert found[0] == found[1] and loss.keywords == {"calls": []}
-    order = torch.Generator().manual_seed(3)
-    before = order.get_state()
-    quick_tune(tmp_path / "s", loaders(order))
-    assert torch.equal(order.get_state(), before)
 
 
 def test_a_full_disk_costs_only_the_target(tmp_path, monkeypatch):
@@ -429,11 +370,6 @@ def test_a_full_disk_costs_only_the_target(tmp_path, monkeypatch):
 # Optimizers and random numbers
 
 
-@pytest.mark.parametrize("name", ["soap", "MuSOAP", "musoap", nm.MuSOAP])
-def test_names_of_an_optimizer(name):
-    assert optimizer_of(name)[0] == "soap"
-
-
 def own_adam(model, lr, steps):
     return nm.MuAdam(model, lr=lr * 8 / steps)
 
@@ -444,26 +380,19 @@ class OwnAdam:
 
 @pytest.mark.parametrize(("optimizer", "workers"), [(own_adam, 2), (OwnAdam, 1), (f"{__name__}.own_adam", 1)])
 def test_an_optimizer_from_outside(tmp_path, optimizer, workers):
-    """In four steps its learning rate is twice the one in the space."""
+    """For four steps it doubles the learning rate."""
     own = quick_tune(tmp_path / "a", loaders, optimizer=optimizer, space={"lr": [0.005]}, n_workers=workers)
     ours = quick_tune(tmp_path / "b", loaders, optimizer="adam", space={"lr": [0.01]})
     assert own.loss == ours.loss
-    with pytest.raises(nm.MupError, match="own_adam"):
-        quick_tune(tmp_path / "s", loaders, optimizer=own_adam, weight_decay=0.1)
 
 
 def random_loss(y_pred, y, **_):
     return mean_square(y_pred, y) * np.random.default_rng().uniform()
 
 
-def torch_random_loss(y_pred, y, **_):
-    return mean_square(y_pred, y) * torch.rand(())
-
-
 def test_random_numbers_other_than_torchs_are_refused():
     with pytest.raises(nm.MupError, match="loss.* random"):
         run_ids(loaders, loss=random_loss)
-    assert run_ids(loaders, loss=torch_random_loss) == run_ids(loaders, loss=torch_random_loss)
     different = iter([(TRAIN, VAL), (VAL, VAL)])
     source = as_source(lambda: next(different))
     source.load()

@@ -79,13 +79,6 @@ def ends(config):
     return math.inf if config["how"] == "inf" else {"loss": 1.0, "train_loss": math.nan}
 
 
-def fails_at_the_target(config):
-    """Raise at width 64 until the flag exists."""
-    if config["model"]["width"] == 64 and not os.path.exists(config["flag"]):
-        raise OSError(28, "No space left on device")
-    return config["lr"]
-
-
 def killed(config):
     """Draw a number, unless the process is killed: once, always, or once while it sends the result."""
     mark(config)
