@@ -25,12 +25,12 @@ def test_learned_activations(name):
     activation = EXAMPLE[name]
     x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
     torch.testing.assert_close(activation().double()(x), nn.functional.gelu(x), rtol=1e-14, atol=1e-16)
-    one = len(list(activation().parameters()))
-    # neuralop's FNO shares one object between its layers.
-    for cls, given, count in ((FNO, activation(), one), (EXAMPLE["AdaptiveFNO"], activation, 3 * one)):
+    # neuralop's FNO shares one object between its layers, and AdaptiveFNO has one for each of three.
+    for cls, given, objects in ((FNO, activation(), 1), (EXAMPLE["AdaptiveFNO"], activation, 3)):
         model = build(cls, given)
         torch.testing.assert_close(model(small_batch()[0]), build()(small_batch()[0]), rtol=1e-4, atol=1e-6)
         nm.parametrize(model, base={"hidden_channels": 4})
         rows = [row for row in nm.summary(model) if "non_linearity" in row.name]
         numbers = {(row.role, row.lr_mult, row.sgd_lr_mult, row.init_mult) for row in rows}
-        assert len(rows) == count and numbers == {("vector", 1.0, 1.0, 1.0)}
+        assert len(rows) == objects * len(list(activation().parameters()))
+        assert numbers == {("vector", 1.0, 1.0, 1.0)}

@@ -33,24 +33,25 @@ TESTS = vars(load("neuralop.training.tests.test_musoap", "test_musoap.py"))
 globals().update({name: value for name, value in TESTS.items() if name.startswith("test_")})  # pytest runs them here
 
 
-def run_script(name, folder, changes, end=""):
+def run_script(name, folder, changes):
     """Run an example with smaller sizes."""
     source = (FOLDER / name).read_text()
     for whole, part in changes.items():
         assert source.count(whole) == 1, whole
         source = source.replace(whole, part)
     script = folder / "example.py"
-    script.write_text(source + end)
+    script.write_text(source)
     matplotlib.use("agg")
     runpy.run_path(str(script), run_name="__main__")
 
 
-@pytest.mark.parametrize(("patch", "script"), list(zip(PATCHES, ("train_darcy", "train_navier_stokes"), strict=True)))
-def test_patches_of_scripts_are_short_and_well_formed(patch, script):
-    run = subprocess.run(["git", "apply", "--numstat", "-"], input=patch, capture_output=True, text=True)
+@pytest.mark.parametrize("patch", [*PATCHES, OPTIMIZER, (FOLDER / "the_well_statistics.patch").read_text()])
+def test_patches_are_well_formed(patch):
+    """If NEURALOP_CHECKOUT names a checkout of neuraloperator, they also apply to it."""
+    checkout = os.environ.get("NEURALOP_CHECKOUT")
+    command = ["git", "-C", checkout, "apply", "--check", "-"] if checkout else ["git", "apply", "--numstat", "-"]
+    run = subprocess.run(command, input=patch, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    added, removed, path = run.stdout.split()
-    assert path == f"scripts/{script}.py" and int(added) + int(removed) < 10 and int(added) - int(removed) == 3
 
 
 def test_the_patch_adds_the_optimizer(tmp_path):
@@ -58,14 +59,6 @@ def test_the_patch_adds_the_optimizer(tmp_path):
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=OPTIMIZER, text=True, check=True)
     assert (tmp_path / "neuralop/training/musoap.py").read_text() == (FOLDER / "musoap.py").read_text()
     assert (tmp_path / "neuralop/training/tests/test_musoap.py").is_file()
-
-
-@pytest.mark.skipif("NEURALOP_CHECKOUT" not in os.environ, reason="NEURALOP_CHECKOUT names no checkout of neuraloperator")
-@pytest.mark.parametrize("patch", [*PATCHES, OPTIMIZER, (FOLDER / "the_well_statistics.patch").read_text()])
-def test_patches_apply_to_a_checkout(patch):
-    command = ["git", "-C", os.environ["NEURALOP_CHECKOUT"], "apply", "--check", "-"]
-    run = subprocess.run(command, input=patch, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.filterwarnings("ignore")  # neuralop's
@@ -94,12 +87,10 @@ def test_the_example_of_transfer_runs(tmp_path, capsys):
         "seeds = [0, 1]": "seeds = [0]",
         "[2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2]": "[4e-3, 8e-3]",
     }
-    figure = tmp_path / "figure.png"
-    run_script("plot_tune_small_train_large.py", tmp_path, smaller, end=f"\nfig.savefig({str(figure)!r})\n")
+    run_script("plot_tune_small_train_large.py", tmp_path, smaller)
     plt.close("all")
     output = capsys.readouterr().out
     assert output.count("best learning rate") == 4 and output.count("MuSOAP, not tuned") == 2
-    assert figure.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("script", sorted((FOLDER / "faults").glob("*.py")), ids=lambda script: script.stem)
