@@ -1,4 +1,4 @@
-"""Sizes that neuralop takes: odd numbers of modes, a single one, and parameters without numbers."""
+"""Sizes that neuralop accepts: odd numbers of modes, a single mode, and parameters without numbers."""
 
 import math
 
@@ -24,57 +24,51 @@ LAYOUTS = {
 
 def build(modes, width=16, **kwargs):
     torch.manual_seed(0)
-    return FNO(modes, 2, 3, width, **{"n_layers": 1, **kwargs})
+    return FNO(modes, 2, 3, width, n_layers=1, **kwargs)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
 def test_k_is_the_highest_frequency_that_passes(n, axis):
-    """By looking at what neuralop's convolution lets through, on an even grid of 24 points an axis."""
+    """Measured on the output of neuralop's convolution, on an even grid of 24 points per axis."""
     modes = (n, 8) if axis == 0 else (8, n)
-    conv = SpectralConv(1, 1, modes, bias=False)
     noise = torch.randn(1, 1, 24, 24, generator=torch.Generator().manual_seed(0))
-    spectrum = torch.fft.rfft2(conv(noise))[0, 0].abs()
+    spectrum = torch.fft.rfft2(SpectralConv(1, 1, modes, bias=False)(noise))[0, 0].abs()
     passes = (spectrum > 1e-3 * spectrum.max()).any(1 - axis)
     frequencies = torch.fft.fftfreq(24, 1 / 24) if axis == 0 else torch.arange(13)
-    row = nm.summary(nm.parametrize(build(modes, n_layers=1), base={}))[KERNEL]
+    row = nm.summary(nm.parametrize(build(modes), base={}))[KERNEL]
     assert frequencies[passes].abs().max() == row.size.modes[axis] == n // 2
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_odd_modes_under_every_rule(layout, rule):
-    """At base nothing changes; away from it multipliers are those of K, which an odd number shares with the even below."""
+    """At base nothing changes. Elsewhere multipliers depend on K = n // 2, which is the same for n = 9 and 8."""
     kwargs = LAYOUTS[layout]
     assert_same(nm.parametrize(build((7, 5), **kwargs), base={}, rule=rule), build((7, 5), **kwargs))
     odd, even = (
         nm.summary(nm.parametrize(build(modes, **kwargs), base={"n_modes": base, "hidden_channels": 8}, rule=rule)).rows
         for modes, base in (((9, 7), (5, 5)), ((8, 6), (4, 4)))
     )
+    assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd)
     if rule == "log-modes":
         kappa = math.sqrt(2 * math.log(2) / (math.log(4) + math.log(3)))
         row = next(row for row in odd if row.role == "spectral" and row.size.modes)
         assert (row.size.modes, row.base_size.modes) == ((4, 3), (2, 2))
         assert row.lr_mult * row.size.fan_in / row.base_size.fan_in == pytest.approx(kappa)
-    if not rule.startswith("operator-norm") and "factorization" not in kwargs:  # stored modes count; ranks follow them, too
-        for field in ("lr_mult", "init_mult"):
-            assert [getattr(r, field) for r in odd] == pytest.approx([getattr(r, field) for r in even])
-    assert all(0 < row.lr_mult < 2 and 0 < row.init_mult < 10 for row in odd)
-
-
-# ---------------------------------------------------------------------------------------- parameters without numbers
+    if rule != "operator-norm" and "factorization" not in kwargs:  # this rule, and ranks, depend on the stored modes
+        numbers = [[(row.lr_mult, row.init_mult) for row in rows] for rows in (odd, even)]
+        torch.testing.assert_close(*numbers)
 
 
 def test_parameters_without_numbers_are_left_alone():
-    """One hidden channel: its channel MLP has half of one, rounded, which is none. The rest is as it would be without."""
+    """With one hidden channel, its channel MLP has half a channel, which rounds to none. The rest of the model is usual."""
     model = nm.parametrize(build((8, 6), width=1), base={"n_modes": (4, 4)})
     plan = nm.summary(model)
     empty = [name for name, p in model.named_parameters() if p.numel() == 0]
     assert empty == [f"fno_blocks.channel_mlp.0.fcs.{i}" for i in ("0.weight", "0.bias", "1.weight")]
-    for name in (*empty, "fno_blocks.channel_mlp.0.fcs.1.bias"):  # the last one's layer has no inputs
-        row = plan[name]
-        assert (row.init_mult, row.lr_mult, row.sgd_lr_mult) == (1, 1, 1) and "left alone" in row.why
+    for name in (*empty, "fno_blocks.channel_mlp.0.fcs.1.bias"):  # the last layer has no inputs
+        assert (plan[name].init_mult, plan[name].lr_mult, plan[name].sgd_lr_mult) == (1, 1, 1)
     without = nm.summary(nm.parametrize(build((8, 6), width=1, use_channel_mlp=False), base={"n_modes": (4, 4)}))
     assert plan[KERNEL].lr_mult == without[KERNEL].lr_mult < 1
-    optimizer = nm.MuAdam(model, lr=1e-2)
-    nm.check_optimizer(model, optimizer)
+    nm.check_optimizer(model, nm.MuAdam(model, lr=1e-2))

@@ -1,4 +1,4 @@
-"""The table of models that every test walks: lazily built, small, one row a configuration of a neuralop model."""
+"""Small model configurations that tests iterate over. Each case builds its model only when it is asked to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import neuralop.models
@@ -18,9 +18,9 @@ from torch import nn
 from support import like_physicsnemo
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """FNO keyword arguments at target size, and what makes the base of them."""
+    """An FNO at target size, by its keyword arguments, and the sizes of its base."""
 
     name: str
     n_modes: tuple[int, ...]
@@ -36,11 +36,11 @@ class Case:
 
     @property
     def same(self) -> Callable[[], nn.Module]:
-        """A base equal to the model."""
+        """A base of the model's own size."""
         return lambda: self.sized(self.width, self.n_modes)
 
     def sized(self, width: int, modes: tuple[int, ...], **overrides) -> nn.Module:
-        """The model at any size, drawn from torch's random state as it is."""
+        """Build the model at any size from the current random state."""
         kwargs = {"n_modes": modes, "hidden_channels": width, "in_channels": 2, "out_channels": 3, "n_layers": 2}
         return self.model(**{**kwargs, **self.kwargs, **overrides})
 
@@ -53,7 +53,7 @@ class Case:
         return self.sized(self.base_width, self.base_modes)
 
     def batch(self, seed: int = 0, size: int = 3, grid: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Input and target, on ``grid`` points an axis or a grid that resolves the target's modes."""
+        """Return an input and a target on ``grid`` points per axis (default: enough for the target's modes)."""
         g = torch.Generator().manual_seed(seed)
         grid = tuple(grid or 2 * n for n in self.n_modes)
         dtype = torch.cfloat if self.kwargs.get("complex_data") else torch.float
@@ -64,16 +64,13 @@ class Case:
         return model(x)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model(Case):
-    """Any model: ``make(width, modes per axis)`` builds it, ``inputs(generator)`` gives what it is called with.
-
-    ``inputs`` takes the number of grid points, too, as its second argument.
-    """
+    """Any model: ``make(width, modes per axis)`` builds it, ``inputs(generator, n=grid points)`` returns its arguments."""
 
     make: Callable[..., nn.Module] = None
     inputs: Callable[..., dict] = None
-    overrides: dict | None = None  # constructor overrides for base, where the model keeps its arguments
+    overrides: dict | None = None  # constructor overrides for base, for models that keep their arguments
     pick: Callable[[Any], torch.Tensor] = staticmethod(lambda y: y)
 
     @property
@@ -84,9 +81,10 @@ class Model(Case):
         with contextlib.redirect_stdout(io.StringIO()):  # neuralop's models print while they are built
             return self.make(width, modes)
 
+    @cache  # noqa: B019, cases are constants of this module
     def batch(self, seed: int = 0, size: int = 3, grid: int | None = None) -> tuple[dict, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        x = self.inputs(generator, grid) if grid else self.inputs(generator)
+        x = self.inputs(generator, **({"n": grid} if grid else {}))
         with torch.no_grad():
             y = self.output(self.build(), x)
         return x, torch.randn(y.shape, generator=torch.Generator().manual_seed(seed + 1))
@@ -99,19 +97,14 @@ def _case(name: str, **kwargs) -> Case:
     return Case(name, n_modes=(8, 6), base_modes=(4, 4), kwargs=kwargs)
 
 
-with torch.device("meta"):
-    # Later a ratio of 0 makes a lifting of no hidden channels, whose last bias torch leaves as the memory was.
-    LINEAR_LIFTING = len(FNO((4,), 1, 1, 4, lifting_channel_ratio=0).lifting.fcs) == 1
-
 FNO_CASES = [
     Case("1d", (16,), (4,)),
     Case("2d", (8, 6), (4, 4)),
     Case("3d", (4, 4, 6), (4, 4, 4), {"n_layers": 1}),
     *[_case(f"fno_skip={s}", fno_skip=s) for s in ("soft-gating", "identity", None)],
-    *[_case(f"channel_mlp_skip={s}", channel_mlp_skip=s) for s in ("linear", "identity", None)],
+    _case("channel_mlp_skip=linear", channel_mlp_skip="linear"),
     _case("no_channel_mlp", use_channel_mlp=False),
     *[_case(n, norm=n) for n in ("group_norm", "batch_norm", "instance_norm")],
-    *([_case("lifting_ratio=0", lifting_channel_ratio=0)] if LINEAR_LIFTING else []),
     _case("ratios=1", lifting_channel_ratio=1, projection_channel_ratio=1),
     _case("no_embedding", positional_embedding=None),
     _case("domain_padding", domain_padding=0.25),
@@ -119,7 +112,6 @@ FNO_CASES = [
     _case("stabilizer", stabilizer="tanh"),
     _case("max_n_modes", max_n_modes=(10, 10)),
     _case("separable", separable=True),
-    Case("separable_1d", (16,), (4,), {"separable": True}),
 ]
 
 FACTORIZATIONS = ("tucker", "cp", "tt")
@@ -135,11 +127,11 @@ LAYOUT_CASES = [
         for f in FACTORIZATIONS
         for case in (
             _factorized("factorized", f, 0.4),
-            _factorized("reconstructed", f, 0.4, implementation="reconstructed"),
             _factorized("separable", f, 0.5, separable=True),
-            _factorized("max_n_modes", f, 0.4, max_n_modes=(10, 10)),
         )
     ],
+    _factorized("reconstructed", "tucker", 0.4, implementation="reconstructed"),
+    _factorized("max_n_modes", "tucker", 0.4, max_n_modes=(10, 10)),
     _factorized("ranks", "tucker", [4, 5, 3, 2]),
     _factorized("rank=6", "cp", 6),
     _factorized("rank=4", "tt", 4),
@@ -153,7 +145,7 @@ LAYOUT_CASES = [
 
 
 class LegacyNet(nn.Module):
-    """The legacy spectral convolution, which no neuralop model uses any more, between two pointwise maps."""
+    """The legacy spectral convolution, which no neuralop model uses any longer, between two pointwise maps."""
 
     def __init__(self, width, modes, kwargs):
         super().__init__()
@@ -195,7 +187,7 @@ _GNO = {
 
 
 def _gino(width, modes, **kwargs):
-    # Fresh lists each time: GNOBlock appends to the ones it is given, which neuralop's defaults share between models.
+    # New lists for each model: GNOBlock appends to its arguments, and neuralop's default lists are shared.
     return GINO(
         2,
         3,
@@ -211,16 +203,14 @@ def _gino(width, modes, **kwargs):
 
 
 def _fnogno(width, modes, **kwargs):
-    kwargs = {**_GNO, **kwargs}
-    layers = [12, 10]
     return FNOGNO(
         2,
         3,
         fno_n_modes=modes,
         fno_hidden_channels=width,
-        gno_channel_mlp_hidden_layers=layers,
+        gno_channel_mlp_hidden_layers=[12, 10],
         gno_radius=0.5,
-        **kwargs,
+        **{**_GNO, **kwargs},
     )
 
 
@@ -238,24 +228,24 @@ def _codano(width, modes, **kwargs):
     )
 
 
-def _field(g, n=16):
-    return {"x": torch.randn(3, 2, n, n, generator=g)}
+def _field(g, n=16, samples=3, axes=2, **more):
+    return {"x": torch.randn(samples, 2, *(n,) * axes, generator=g), **more}
 
 
-def _small_field(g, n=8):
-    return {"x": torch.randn(2, 2, n, n, generator=g)}
+_small_field = partial(_field, n=8, samples=2)
 
 
 def _grid(n):
     return torch.stack(torch.meshgrid(torch.linspace(0, 1, n), torch.linspace(0, 1, n), indexing="ij"), -1)
 
 
-def _gino_inputs(g, n=12):
+def _gino_inputs(g, n=12, **more):
     return {
         "input_geom": torch.rand(1, 20, 2, generator=g),
         "latent_queries": _grid(n)[None],
         "output_queries": torch.rand(1, 15, 2, generator=g),
         "x": torch.randn(2, 20, 2, generator=g),
+        **more,
     }
 
 
@@ -265,10 +255,6 @@ def _fnogno_inputs(g, n=12):
         "out_p": torch.rand(15, 2, generator=g),
         "f": torch.randn(n, n, 2, generator=g),
     }
-
-
-def _with(inputs, **more):
-    return lambda *args: {**inputs(*args), **more}
 
 
 def _model(name, make, inputs, **kwargs) -> Model:
@@ -292,7 +278,7 @@ MODEL_CASES = [
     _model("uno_tucker", partial(_uno, factorization="tucker", rank=0.4), _field),
     _model("uno_norm", partial(_uno, norm="group_norm", horizontal_skip="soft-gating"), _field),
     _model("gino", _gino, _gino_inputs),
-    _model("gino_ada_in", partial(_gino, fno_norm="ada_in"), _with(_gino_inputs, ada_in=torch.tensor([0.5]))),
+    _model("gino_ada_in", partial(_gino, fno_norm="ada_in"), partial(_gino_inputs, ada_in=torch.tensor([0.5]))),
     _model("gino_nonlinear", partial(_gino, out_gno_transform_type="nonlinear"), _gino_inputs),
     _model("fnogno", _fnogno, _fnogno_inputs, overrides={"fno_hidden_channels": 8, "fno_n_modes": (4, 4)}
            | {"gno_channel_mlp_hidden_layers": [12, 10]}),
@@ -301,7 +287,7 @@ MODEL_CASES = [
            horizontal_skips_map={1: 0}), _small_field),
     _model("codano_cls_token", lambda w, k: _codano(w, k, enable_cls_token=True, use_positional_encoding=True,
            positional_encoding_dim=2, positional_encoding_modes=[4, 4], variable_ids=["a", "b"]),
-           _with(_small_field, input_variable_ids=["a", "b"])),
+           partial(_small_field, input_variable_ids=["a", "b"])),
     _model("uqno", lambda w, k: UQNO(FNO(k, 2, 3, w, n_layers=1)), _field, pick=lambda y: y[1]),
 ]  # fmt: skip
 
@@ -344,7 +330,7 @@ def _transported(g, n=16):
 
 
 def _builds(case: Case) -> bool:
-    """Whether the installed neuralop has the model and takes its arguments (its versions do not say)."""
+    """Whether the installed neuralop has the model and its arguments, which its version number does not tell."""
     try:
         with torch.device("meta"):
             return case.build() is not None
@@ -352,7 +338,7 @@ def _builds(case: Case) -> bool:
         return False
 
 
-# Of neuralop's main branch after 2.0.0: what the installed version lacks is skipped, with the reason.
+# On neuralop's main branch after 2.0.0. Only those that the installed version has are tested.
 _SIZES = {"hidden_channels": 8, "n_modes": (4, 4)}
 _NEXT = [
     _case("conv_bias_kernel", conv_bias_kernel=3),
@@ -363,51 +349,37 @@ _NEXT = [
     _model("otno", _otno, _transported, overrides=_SIZES),
 ]
 
-# PhysicsNeMo's models where it is installed, and always small ones of the same layout.
-_PHYSICSNEMO = {"like_physicsnemo": (like_physicsnemo.FNO, like_physicsnemo.AFNO)}
-PHYSICSNEMO_ABSENT = {}
-try:
-    from physicsnemo.models.afno import AFNO as PhysicsNeMoAFNO
-    from physicsnemo.models.fno import FNO as PhysicsNeMoFNO
-
-    _PHYSICSNEMO["physicsnemo"] = (PhysicsNeMoFNO, PhysicsNeMoAFNO)
-except (ImportError, RuntimeError) as error:  # RuntimeError: its torchvision does not fit torch
-    PHYSICSNEMO_ABSENT = {f"physicsnemo_{name}": f"physicsnemo cannot be imported: {error}" for name in ("fno", "afno")}
+_on_grid = partial(_field, samples=2)
 
 
-def _physicsnemo_fno(fno: type, width: int, modes: tuple[int, ...]) -> nn.Module:
-    return fno(2, 3, latent_channels=width, num_fno_modes=list(modes), dimension=len(modes), num_fno_layers=2, padding=0)
+def physicsnemo_cases(name: str, fno: type, afno: type) -> list[Model]:
+    """Return cases of PhysicsNeMo's FNO and AFNO, or of classes with their layout."""
 
+    def make(width: int, modes: tuple[int, ...]) -> nn.Module:
+        axes = len(modes)
+        return fno(2, 3, latent_channels=width, num_fno_modes=list(modes), dimension=axes, num_fno_layers=2, padding=0)
 
-def _physicsnemo_afno(afno: type, width: int, modes: tuple[int, ...]) -> nn.Module:
-    return afno([16, 16], 2, 3, patch_size=[4, 4], embed_dim=width, depth=2, num_blocks=4)
+    def make_afno(width: int, modes: tuple[int, ...]) -> nn.Module:
+        return afno([16, 16], 2, 3, patch_size=[4, 4], embed_dim=width, depth=2, num_blocks=4)
 
-
-def _on_grid(g, n=16, dimension=2):
-    return {"x": torch.randn(2, 2, *(n,) * dimension, generator=g)}
-
-
-PHYSICSNEMO_CASES = [
-    case
-    for name, (fno, afno) in _PHYSICSNEMO.items()
-    for case in (
-        Model(f"{name}_fno_1d", (6,), (3,), make=partial(_physicsnemo_fno, fno), inputs=partial(_on_grid, dimension=1),
+    return [
+        Model(f"{name}_fno_1d", (6,), (3,), make=make, inputs=partial(_on_grid, axes=1),
               overrides={"latent_channels": 8, "num_fno_modes": [3]}),
-        Model(f"{name}_fno_2d", (6, 5), (3, 3), make=partial(_physicsnemo_fno, fno), inputs=_on_grid,
+        Model(f"{name}_fno_2d", (6, 5), (3, 3), make=make, inputs=_on_grid,
               overrides={"latent_channels": 8, "num_fno_modes": [3, 3]}),
-        Model(f"{name}_fno_3d", (4, 3, 3), (2, 2, 2), make=partial(_physicsnemo_fno, fno),
-              inputs=partial(_on_grid, n=8, dimension=3), overrides={"latent_channels": 8, "num_fno_modes": [2, 2, 2]}),
-        _model(f"{name}_afno", partial(_physicsnemo_afno, afno), _on_grid, overrides={"embed_dim": 8}),
-    )
-]  # fmt: skip
+        Model(f"{name}_fno_3d", (4, 3, 3), (2, 2, 2), make=make, inputs=partial(_on_grid, n=8, axes=3),
+              overrides={"latent_channels": 8, "num_fno_modes": [2, 2, 2]}),
+        _model(f"{name}_afno", make_afno, _on_grid, overrides={"embed_dim": 8}),
+    ]  # fmt: skip
 
+
+# Small models with PhysicsNeMo's layout. tests_ci/test_installed_physicsnemo.py has the package's own.
+PHYSICSNEMO_CASES = physicsnemo_cases("like_physicsnemo", like_physicsnemo.FNO, like_physicsnemo.AFNO)
 NEXT_CASES = [case for case in _NEXT if _builds(case)]
-SKIPPED = {
-    **{case.name: f"this neuralop has no {case.name}" for case in _NEXT if case not in NEXT_CASES},
-    **PHYSICSNEMO_ABSENT,
-    **({} if LINEAR_LIFTING else {"lifting_ratio=0": "this neuralop's lifting has no linear form"}),
-}
+SKIPPED = [case.name for case in _NEXT if case not in NEXT_CASES]
 
+# All cases, and those without the spherical ones, which tests_ci/test_sphere.py runs.
+ORDINARY_CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *NEXT_CASES, *PHYSICSNEMO_CASES]
 CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *SPHERE_CASES, *NEXT_CASES, *PHYSICSNEMO_CASES]
 NAMES = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}

@@ -1,19 +1,26 @@
-"""Small models laid out as PhysicsNeMo's FNO and AFNO are: names, shapes, first draws; for where it is not installed.
+"""Small models with the layout of PhysicsNeMo's FNO and AFNO, for where that package is not installed.
 
-Their classes call themselves part of ``physicsnemo``, which is how neuralop_mup knows them. Written from the layout in
-nvidia-physicsnemo 2.2; tests/test_physicsnemo.py compares the two where that package is installed.
+Names, shapes and initial weights are those of nvidia-physicsnemo 2.2. neuralop_mup recognizes a class by module and name.
+tests_ci/test_installed_physicsnemo.py compares these models with the package's own, where it is installed.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
+from functools import partial
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu, relu, silu, softshrink
+from torch.nn.functional import gelu, relu, softshrink
 
 
-class Module(nn.Module):
+class _Named(nn.Module):
+    def __init_subclass__(cls):
+        cls.__module__ = "physicsnemo.like"
+
+
+class Module(_Named):
     """Keeps the arguments of its constructor, and a buffer without numbers."""
 
     def __new__(cls, *args, **kwargs):
@@ -27,11 +34,8 @@ class Module(nn.Module):
         super().__init__()
         self.register_buffer("device_buffer", torch.empty(0), persistent=False)
 
-    def __init_subclass__(cls):
-        cls.__module__ = "physicsnemo.like"
 
-
-class _SpectralConv(nn.Module):
+class _SpectralConv(_Named):
     def __init__(self, in_channels, out_channels, *modes):
         super().__init__()
         self.modes, self.scale = modes, 1 / (in_channels * out_channels)
@@ -49,51 +53,36 @@ class _SpectralConv(nn.Module):
         return torch.fft.irfftn(out, s=x.shape[2:], dim=axes)
 
 
-class FCLayer(Module):
-    def __init__(self, in_features, out_features):
-        super().__init__()
-        self.linear = nn.Linear(in_features, out_features)
-        self.reset_parameters()
+class _PointwiseLayer(Module):
+    """One affine layer, which is stored as ``attribute``."""
 
-    def reset_parameters(self):
-        nn.init.constant_(self.linear.bias, 0)
-        nn.init.xavier_uniform_(self.linear.weight)
-
-    def forward(self, x):
-        return self.linear(x)
-
-
-class _ConvFCLayer(Module):
-    convolution = nn.Conv1d
+    attribute, layer, kernel_size = "conv", nn.Conv1d, (1,)
 
     def __init__(self, in_features, out_features):
         super().__init__()
-        self.conv = self.convolution(in_features, out_features, 1)
+        self.add_module(self.attribute, self.layer(in_features, out_features, *self.kernel_size))
         self.reset_parameters()
 
     def reset_parameters(self):
-        nn.init.constant_(self.conv.bias, 0)
-        self.conv.bias.requires_grad = self.convolution is not nn.Conv2d
-        nn.init.xavier_uniform_(self.conv.weight)
+        layer = self.get_submodule(self.attribute)
+        nn.init.constant_(layer.bias, 0)
+        layer.bias.requires_grad = self.layer is not nn.Conv2d
+        nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, x):
-        return self.conv(x)
+        return self.get_submodule(self.attribute)(x)
 
 
-class FullyConnected(Module):
-    def __init__(self, in_features, layer_size, out_features, num_layers):
-        super().__init__()
-        sizes = [in_features, *[layer_size] * num_layers]
-        self.layers = nn.ModuleList([FCLayer(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
-        self.final_layer = FCLayer(layer_size, out_features)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = silu(layer(x))
-        return self.final_layer(x)
+class FCLayer(_PointwiseLayer):
+    attribute, layer, kernel_size = "linear", nn.Linear, ()
 
 
-class _Encoder(Module):
+_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_LIFTS = {n: type(f"Conv{n}dFCLayer", (_PointwiseLayer,), {"layer": conv}) for n, conv in _CONVOLUTIONS.items()}
+_SPECTRAL = {n: type(f"SpectralConv{n}d", (_SpectralConv,), {}) for n in _CONVOLUTIONS}
+
+
+class Encoder(Module):
     def __init__(self, in_channels, width, n_layers, modes):
         super().__init__()
         lift, spectral, conv = (kinds[len(modes)] for kinds in (_LIFTS, _SPECTRAL, _CONVOLUTIONS))
@@ -110,26 +99,18 @@ class _Encoder(Module):
         return x
 
 
-def _class(name, parent, **attributes):
-    return type(name, (parent,), {"__module__": "physicsnemo.like", **attributes})
-
-
-_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_LIFTS = {n: _class(f"Conv{n}dFCLayer", _ConvFCLayer, convolution=conv) for n, conv in _CONVOLUTIONS.items()}
-_SPECTRAL = {n: _class(f"SpectralConv{n}d", _SpectralConv) for n in _CONVOLUTIONS}
-_ENCODERS = {n: _class(f"FNO{n}DEncoder", _Encoder) for n in _CONVOLUTIONS}
-
-
 class FNO(Module):
     def __init__(
-        self, in_channels, out_channels, decoder_layers=1, decoder_layer_size=32, dimension=2, latent_channels=32,
+        self, in_channels, out_channels, decoder_layer_size=32, dimension=2, latent_channels=32,
         num_fno_layers=4, num_fno_modes=16, padding=8, coord_features=True,
     ):  # fmt: skip
         super().__init__()
         modes = [num_fno_modes] * dimension if isinstance(num_fno_modes, int) else num_fno_modes
         self.coord_features, in_channels = coord_features, in_channels + dimension * coord_features
-        self.decoder_net = FullyConnected(latent_channels, decoder_layer_size, out_channels, decoder_layers)
-        self.spec_encoder = _ENCODERS[dimension](in_channels, latent_channels, num_fno_layers, modes)
+        hidden = nn.Sequential(FCLayer(latent_channels, decoder_layer_size), nn.SiLU())
+        final = FCLayer(decoder_layer_size, out_channels)
+        self.decoder_net = nn.Sequential(OrderedDict(layers=hidden, final_layer=final))
+        self.spec_encoder = Encoder(in_channels, latent_channels, num_fno_layers, modes)
 
     def forward(self, x):
         if self.coord_features:
@@ -148,48 +129,27 @@ class AFNO2DLayer(Module):
             setattr(self, f"b{i}", nn.Parameter(self.scale * torch.randn(2, num_blocks, size)))
 
     def forward(self, x):
-        modes = torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
-        y = torch.view_as_real(modes.unflatten(-1, (self.num_blocks, -1)))
-        y = relu(self._mix(y, self.w1, self.b1))
-        y = softshrink(self._mix(y, self.w2, self.b2), self.threshold)
-        return x + torch.fft.irfft2(torch.view_as_complex(y).flatten(-2), s=x.shape[1:3], dim=(1, 2), norm="ortho")
-
-    @staticmethod
-    def _mix(y, w, b):
-        """Complex matrices on pairs of reals, with a bias to each of the two."""
-        re, im = (torch.einsum("...bi,cbio->c...bo", y[..., part], w) for part in (0, 1))
-        return torch.stack([re[0] - im[1] + b[0], im[0] + re[1] + b[1]], dim=-1)
-
-
-class AFNOMlp(Module):
-    def __init__(self, width, inner):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, inner), nn.Linear(inner, width)
-
-    def forward(self, x):
-        return self.fc2(gelu(self.fc1(x)))
+        modes = torch.fft.rfft2(x, dim=(1, 2), norm="ortho").unflatten(-1, (self.num_blocks, -1))
+        shrink = partial(softshrink, lambd=self.threshold)
+        for w, b, activation in ((self.w1, self.b1, relu), (self.w2, self.b2, shrink)):
+            modes = torch.einsum("...bi,bio->...bo", modes, torch.complex(*w)) + torch.complex(*b)
+            modes = torch.view_as_complex(activation(torch.view_as_real(modes)))
+        return x + torch.fft.irfft2(modes.flatten(-2), s=x.shape[1:3], dim=(1, 2), norm="ortho")
 
 
 class Block(Module):
     def __init__(self, embed_dim, num_blocks, mlp_ratio):
         super().__init__()
+        inner = int(embed_dim * mlp_ratio)
         self.norm1 = nn.LayerNorm(embed_dim, eps=1e-6)
         self.filter = AFNO2DLayer(embed_dim, num_blocks)
         self.norm2 = nn.LayerNorm(embed_dim, eps=1e-6)
-        self.mlp = AFNOMlp(embed_dim, int(embed_dim * mlp_ratio))
+        layers = {"fc1": nn.Linear(embed_dim, inner), "act": nn.GELU(), "fc2": nn.Linear(inner, embed_dim)}
+        self.mlp = nn.Sequential(OrderedDict(layers))
 
     def forward(self, x):
         x = x + self.filter(self.norm1(x))
         return x + self.mlp(self.norm2(x))
-
-
-class AFNOPatchEmbed(Module):
-    def __init__(self, in_channels, patch_size, embed_dim):
-        super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dim, kernel_size=patch_size, stride=patch_size)
-
-    def forward(self, x):
-        return self.proj(x).flatten(2).transpose(1, 2)
 
 
 class AFNO(Module):
@@ -198,7 +158,8 @@ class AFNO(Module):
     ):
         super().__init__()
         self.grid, self.patch_size = [n // p for n, p in zip(inp_shape, patch_size, strict=True)], patch_size
-        self.patch_embed = AFNOPatchEmbed(in_channels, patch_size, embed_dim)
+        patches = nn.Conv2d(in_channels, embed_dim, kernel_size=patch_size, stride=patch_size)
+        self.patch_embed = nn.Sequential(OrderedDict(proj=patches, flatten=nn.Flatten(2)))
         self.pos_embed = nn.Parameter(torch.zeros(1, self.grid[0] * self.grid[1], embed_dim))
         self.blocks = nn.ModuleList([Block(embed_dim, num_blocks, mlp_ratio) for _ in range(depth)])
         self.head = nn.Linear(embed_dim, out_channels * patch_size[0] * patch_size[1], bias=False)
@@ -212,7 +173,7 @@ class AFNO(Module):
                 nn.init.constant_(module.bias, 0)
 
     def forward(self, x):
-        tokens = (self.patch_embed(x) + self.pos_embed).unflatten(1, self.grid)
+        tokens = (self.patch_embed(x).transpose(1, 2) + self.pos_embed).unflatten(1, self.grid)
         for block in self.blocks:
             tokens = block(tokens)
         out = self.head(tokens).unflatten(-1, (*self.patch_size, -1))

@@ -1,4 +1,4 @@
-"""Small models, as most tests need them."""
+"""Small models for tests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from support.cases import BY_NAME, Case
+from support.cases import Case
 
 KERNEL = "fno_blocks.convs.0.weight.tensor"
-OTHER_ORDER = tuple(name for name in ("uno", "uno_tucker", "rno", "rno_tucker") if name in BY_NAME)
-OTHER_ORDER += tuple(name for name in BY_NAME if "physicsnemo_fno" in name)
 
 
 def small_fno(rule="log-modes", width=12, modes=(8,), **kwargs):
@@ -25,19 +23,19 @@ def small_fno(rule="log-modes", width=12, modes=(8,), **kwargs):
 
 
 def parametrized(case: Case, seed: int = 0, **kwargs: Any) -> nn.Module:
-    """The case's model with its own base."""
+    """Return the case's model, parametrized with the case's base."""
     return nm.parametrize(case.build(seed), base=case.base, **kwargs)
 
 
 def in_double(model):
-    """Weights in double precision, complex ones too, which ``model.double()`` leaves."""
+    """Convert weights to double precision, also complex ones, which ``model.double()`` does not convert."""
     for p in model.parameters():
         p.data = p.data.to(torch.complex128 if p.is_complex() else torch.float64)
     return model
 
 
 class Wrapper(nn.Module):
-    """Nobody described this class, and it keeps nothing of how it was built."""
+    """A class that is not registered, and that does not keep its constructor arguments."""
 
     def __init__(self, inner):
         super().__init__()
@@ -47,21 +45,28 @@ class Wrapper(nn.Module):
         return self.inner["net"](*args, **kwargs)
 
 
+def draws_in_other_order(case: Case) -> bool:
+    """Whether the constructor draws layers in another order than the model holds them in."""
+    return case.name in ("uno", "uno_tucker", "rno", "rno_tucker") or "physicsnemo_fno" in case.name
+
+
 def pending(case):
+    """Return the case's model on the meta device, parametrized."""
     with torch.device("meta"):
         model = case.build()
     return nm.parametrize(model, base=case.base)
 
 
 def drawn(case, seed=0):
+    """Return the case's model, initialized after the meta device."""
     model = pending(case).to_empty(device="cpu")
-    for tensor in (*model.parameters(), *model.buffers()):  # whatever is not drawn shows
+    for tensor in (*model.parameters(), *model.buffers()):  # so that a tensor that is not drawn shows
         tensor.data.fill_(float("nan") if tensor.is_floating_point() or tensor.is_complex() else -7)
     torch.manual_seed(seed)
     return nm.initialize(model)
 
 
 def built(model=None, **settings):
-    """A model, MuSOAP of it, and the model before any step."""
+    """Return a model, its MuSOAP, and a copy of the model before any step."""
     model = model or small_fno()
     return model, nm.MuSOAP(model, **settings), copy.deepcopy(model)

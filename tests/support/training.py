@@ -14,7 +14,7 @@ from support.cases import Case
 
 
 def train(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 10) -> None:
-    """Take steps on the case's batch, squared error."""
+    """Take steps on the case's batch with a squared error."""
     x, y = case.batch()
     for _ in range(steps):
         optimizer.zero_grad()
@@ -61,13 +61,13 @@ def step(optimizer, model, seed=0, scale=1.0):
 
 
 def squared_error(prediction: Any, y: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Loss of a coordinate check, of UQNO's residual model where the prediction is a pair."""
+    """Return the loss of a coordinate check. UQNO predicts a pair, and only its residual model is trained."""
     prediction = prediction[1] if isinstance(prediction, tuple) else prediction
     return (prediction - y).abs().square().mean()
 
 
 def training_of(problem: str, loss: str = "l2", **arguments: Any) -> Training:
-    """The train function of an FNO on a problem."""
+    """Return the train function of an FNO on a problem."""
     source = get_problem(problem, **arguments)
     build = FNOs(source.in_channels, source.out_channels, source.n_dim)
     data = source.load()
@@ -75,7 +75,7 @@ def training_of(problem: str, loss: str = "l2", **arguments: Any) -> Training:
 
 
 def train_run(config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
-    """What one run gives; ``problem``, ``problem_args`` and ``loss`` are the data's."""
+    """Return the result of one run. ``problem``, ``problem_args`` and ``loss`` in the config choose the data."""
     config = {**config, "base": {**config["model"], **config["base"]}}
     training = training_of(config.pop("problem"), config.pop("loss", "l2"), **config.pop("problem_args"))
     return training(config, **how)
