@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests_ci/faults.py ROUNDS
 
-Each round takes one folder, with a transfer that keeps weights and a sweep, through commands that end badly. After each of
+Each round takes one folder, with a sweep and a transfer that keeps weights, through commands that end badly. After each of
 them we compare the folder with what was finished before: it must be the same, and must not have been trained again. After a
 last command without faults, the folder must hold what a study without faults gives.
 """
@@ -55,7 +55,7 @@ FAULTS = {"command": (0, 2, -signal.SIGKILL), "disk": (0, 2), "none": (0,)}
 
 
 def command(folder, limit):
-    """Do what a user's command does. With ``limit`` no file may grow beyond so many bytes, as on a full disk."""
+    """Do what a user's command does. With ``limit`` no file may grow beyond that many bytes, as on a full disk."""
     os.setpgid(0, 0)
     os.dup2(os.open(folder.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
     if limit is not None:
@@ -76,7 +76,7 @@ def run_command(folder, fault, rng):
     process.join(rng.uniform(0.2, 9.0) if fault == "command" else None)
     process.kill()
     process.join()
-    time.sleep(0.3)  # what a killed one had begun ends
+    time.sleep(0.3)  # until what the killed command had begun has ended
     return process.exitcode
 
 

@@ -3,7 +3,7 @@
     pytest --cov=neuralop_mup --cov-context=test --junitxml=build/mutants/durations.xml   # which test runs which line
     python tests_ci/mutants.py rules plan groups schedule                                  # an hour on two cores
 
-The tests that execute the changed line run, unit tests first, until one fails or ``--budget`` seconds of tests are used up.
+Runs the tests that execute the changed line, unit tests first, until one fails or ``--budget`` seconds of tests are spent.
 Survivors are printed with their line and written to ``build/mutants/survivors.txt``.
 """
 
@@ -41,7 +41,7 @@ TARGETS = {
     "key": ["lab/fingerprint.py", "lab/records.py"],
     "readers": ["lab/problems/readers.py", "lab/problems/formats.py", "lab/problems/fields.py"],
 }
-#: Imported once. Each mutant is a fork of this process, which imports the package.
+#: Imported once. Each mutant runs in a fork of this process, and only the fork imports the package.
 PRELOADED = ("torch._dynamo", "neuralop.models", "mup", "scipy.stats", "hypothesis", "h5py", "xarray", "matplotlib.pyplot")
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -93,7 +93,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Any, ast.AST]]:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Whether it is a message: no test should fail when that changes."""
+    """Whether a node is a message: no test should fail when it changes."""
     function = getattr(node, "func", None)
     name = getattr(function, "id", None) or getattr(function, "attr", None)
     return isinstance(node, ast.JoinedStr) or name in ("MupError", "warn", "TypeVar")
@@ -131,7 +131,7 @@ def _short(node: ast.AST) -> str:
 
 
 class Coverage:
-    """The tests that execute each line, from a database of coverage, and how long each took, from a file of pytest."""
+    """The tests that execute each line, from coverage's database, and how long each took, from pytest's XML file."""
 
     def __init__(self, database: Path, durations: Path) -> None:
         self.seconds = {}
@@ -141,7 +141,7 @@ class Coverage:
                 self.seconds[name] = float(case.get("time"))
         self._by_line: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._by_file: dict[str, set[str]] = defaultdict(set)
-        self._lines: dict[str, int] = defaultdict(int)  # of the package that a test executes: few in a unit test
+        self._lines: dict[str, int] = defaultdict(int)  # how many of the package a test executes: few for a unit test
         rows = sqlite3.connect(database).execute(
             "select path, context, numbits from line_bits "
             "join file on file.id = file_id join context on context.id = context_id"
@@ -209,7 +209,7 @@ def run(mutants: list[Mutant], coverage: Coverage, budget: float, jobs: int, fol
     assert "neuralop_mup" not in sys.modules, "the package must be imported after the fork"
     waiting = [(mutant, tests) for mutant in mutants[::-1] if (tests := coverage.tests(mutant, budget))]
     for mutant in mutants:
-        mutant.survives = True  # where no test executes it
+        mutant.survives = True  # stays so where no test executes it
     free, running = [copy_checkout(folder / str(i)) for i in range(jobs)], {}
     with tqdm(total=len(waiting)) as bar:
         while waiting or running:
@@ -232,8 +232,8 @@ def run(mutants: list[Mutant], coverage: Coverage, budget: float, jobs: int, fol
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
-    parser.add_argument("--sample", type=int, help="at most so many mutants of each target, drawn with seed 0")
-    parser.add_argument("--budget", type=float, default=20, help="seconds of tests for one mutant")
+    parser.add_argument("--sample", type=int, help="at most this many mutants of each target, drawn with seed 0")
+    parser.add_argument("--budget", type=float, default=20, help="seconds of tests per mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--coverage", type=Path, default=Path(".coverage"))
     parser.add_argument("--durations", type=Path, default=OUTPUT / "durations.xml")

@@ -6,7 +6,7 @@ Each model is rescaled right after its construction, from a base of half its wid
 could be halved is its own base. A copy with its own shape as base must stay the same, bit for bit. The tests of training use
 μP's optimizers. Where a test only calls ``backward``, a step of ``MuAdam`` follows. A test fails if ``parametrize`` raises.
 
-Many tests are products of arguments. Each rule has a random selection of them, the same in every run.
+Many tests are parametrized over products of arguments. Each rule runs a random selection of them, the same in every run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _halved(name: str, value: Any, rule: str) -> Any:
 def _base_of(model: nn.Module, arguments: dict[str, Any], rule: str) -> Any:
     """Return what builds a model of half the size, or the model itself."""
     halves = {name: _halved(name, arguments[name], rule) for name in (*WIDTHS, *MODES) if name in arguments}
-    # UQNO's tests pass stand-in models, whose width is no argument.
+    # UQNO's tests pass stand-in models, whose width is not an argument.
     halves |= {k: DummyModel(v.net.in_features // 2) for k, v in arguments.items() if isinstance(v, DummyModel)}
     smaller = {name: half for name, half in halves.items() if half != arguments[name]}
     if not smaller:

@@ -1,4 +1,4 @@
-"""Executors of processes: the standard library's, loky's, Dask's and Ray's. The last three are in the extra ``ci``."""
+"""Process executors: the standard library's, loky's, Dask's and Ray's. The last three are in the extra ``ci``."""
 
 import functools
 import multiprocessing
@@ -49,7 +49,7 @@ def test_executors_give_the_same_losses_and_survive_a_kill(name, tmp_path, fixed
     expected = quiet_sweep(killed, tmp_path / "t", {"how": ["never"]}, seeds=(0, 1))
     found = quiet_sweep(killed, tmp_path / "s", HOWS, seeds=(0, 1), fixed=fixed, **how)
     assert [r["loss"] for r in found.records] == 2 * [r["loss"] for r in expected.records]
-    # A dead worker of Dask's also loses what was not fetched.
+    # A dead Dask worker also loses what was not fetched.
     assert name == "dask" or executions(fixed) == {("never", 0): 1, ("never", 1): 1, ("once", 0): 2, ("once", 1): 2}
 
 

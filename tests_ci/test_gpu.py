@@ -1,4 +1,4 @@
-"""What needs a GPU in use."""
+"""Tests that need a GPU in use."""
 
 import pytest
 import torch

@@ -18,7 +18,7 @@ BY_FRAMEWORK = {
 @pytest.mark.filterwarnings("ignore")  # the frameworks' own
 @pytest.mark.parametrize("framework", BY_FRAMEWORK)
 def test_a_resumed_run_ends_as_one_that_was_not_stopped(framework, tmp_path):
-    # Skipped also where it cannot be imported: Lightning's torchmetrics needs a torchvision that fits torch.
+    # Skipped also where it cannot be imported: Lightning's torchmetrics needs a torchvision that matches torch.
     pytest.importorskip(framework, exc_type=Exception)
     names, whole = BY_FRAMEWORK[framework], {}
     for name in names:

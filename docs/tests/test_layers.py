@@ -57,7 +57,7 @@ def test_folders_import_what_the_table_lists():
 
 
 def test_imports_point_downward():
-    """Rows of the table only import lower rows, and shared modules import no row. Within a folder imports form no circle."""
+    """Rows of the table only import lower rows, and shared modules import no row. Within a folder imports form no cycle."""
     order = list(TABLE)
     assert [folder for i, folder in enumerate(order) if not TABLE[folder] <= set(order[i + 1 :])] == []
     assert [name for name in SHARED if not IMPORTS[name] <= SHARED] == []

@@ -76,7 +76,7 @@ def commands(page: Path) -> list[str]:
 
 @each_page
 def test_commands_parse(page):
-    """The problems and the arguments behind a dot exist too. ``read`` has the arguments of data, other groups FNO's."""
+    """The problems and the arguments after a dot exist too. ``read`` has the arguments of data, other groups FNO's."""
     for command in commands(page):
         words = shlex.split(command)
         given = cli.parser().parse_args(cli.in_full(words))[words[0]]

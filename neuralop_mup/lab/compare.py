@@ -118,12 +118,12 @@ def _between(way: Way, other: Way) -> str:
 
 
 class _Trainings:
-    """Everything that a comparison trains, as one plan, so that one bar shows the time left of all of it.
+    """Everything that a comparison trains, as one plan, so that one bar shows the time left for all of it.
 
-    Learning rates are searched with the first seed. A way is trained as soon as its learning rate is known.
+    Learning rates are tuned with the first seed. Each way is trained as soon as its learning rate is known.
     """
 
-    #: Seconds of a run at the proxy over those of one at the target, on the problem of ``neuralop-mup compare``.
+    #: Time of a run at the proxy relative to one at the target, on the problem of ``neuralop-mup compare``.
     costs = {"proxy": 0.35}
 
     def __init__(self, plans: Mapping[str, Plan], folder: Path, seeds: tuple[int, ...], fixed: Mapping[str, Any]) -> None:
@@ -156,7 +156,7 @@ class _Trainings:
         return done
 
     def lrs(self, searches: Mapping[str, Results]) -> dict[str, float]:
-        """The learning rate of each way, as far as it is known."""
+        """The learning rate of each way for which it is known."""
         known = {name: LRS[name](plan.steps) for name, plan in self.plans.items() if name in LRS}
         known |= {name: results.best["lr"] for name, results in searches.items()}
         return {name: known[name] for name in self.plans if name in known}

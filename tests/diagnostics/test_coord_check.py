@@ -85,7 +85,7 @@ def check_with(init, update, output_init=0.0, seeds=3):
 
 
 def body_with(check, value):
-    """Replace the body's features at initialization by ``value(record)`` and return their slope and its outcome."""
+    """Replace the body's features at initialization with ``value(record)`` and return their slope and its outcome."""
     for r in check.records:
         if (r["block"], r["kind"]) == ("body", "init"):
             r["value"] = value(r)
@@ -140,7 +140,7 @@ def test_the_interval_decides_on_a_slope_near_its_limit(d, outcome):
 
 
 def test_random_state_is_restored(monkeypatch):
-    """Also a GPU's: before CUDA starts its state is only a seed, which is queued again. tests_ci has a GPU in use."""
+    """Also a GPU's: before CUDA starts, its state is only a seed, which is queued again. tests_ci tests a GPU in use."""
     queued = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", queued.append)
     torch.manual_seed(3)

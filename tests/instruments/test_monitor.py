@@ -98,7 +98,7 @@ def test_feature_updates_and_learning_rates_with_hooks_in_either_order():
 
 
 @pytest.mark.parametrize("probe", [None, small_batch(3)[0]], ids=["current batch", "probe"])
-def test_a_monitored_training_is_bit_equal(probe):
+def test_monitored_training_is_bit_equal(probe):
     runs = []
     for monitored in (True, False):
         model = small_fno(width=8, norm="batch_norm")

@@ -50,7 +50,7 @@ def test_the_command_trains_resumes_and_tunes_at_the_target(tmp_path, monkeypatc
     results = Path("out/results.jsonl").read_text()
     assert (main(line.split()), Path("out/results.jsonl").read_text()) == (0, results)
 
-    # With --tuned the same runs, and five learning rates of Adam's at the target.
+    # With --tuned the same runs, and five learning rates for Adam at the target.
     assert main([*line.split(), "--tuned"]) == 0
     tuned = Results.load("out").records
     assert [run["rule"] for run in tuned] == [way for way in WAYS for _ in (0, 1)]

@@ -25,7 +25,7 @@ from support.errors import refused
 
 
 def test_runs_in_processes_give_the_same_losses_and_survive_kills(tmp_path, fixed, monkeypatch):
-    """A killed run is tried once more. Once the command waited for ever for the second half of an answer."""
+    """A killed run is tried once more. The command used to wait forever for the second half of an answer."""
 
     def state():
         return dict(os.environ), torch.get_num_threads(), signal.getsignal(signal.SIGINT)
@@ -164,7 +164,7 @@ def test_the_state_of_a_train_function_does_not_reach_the_next_run(engine, tmp_p
     assert {r["loss"] for r in found.records} == {1.0}
 
 
-def test_random_numbers_of_the_caller_stay(tmp_path):
+def test_the_random_state_of_the_caller_is_kept(tmp_path):
     def states():
         return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 

@@ -30,7 +30,7 @@ def planned(folder, build=build, **changes):
 
 
 def test_the_base_of_a_target():
-    """A quarter of the width, 16 at least or half, and the modes of the data."""
+    """A quarter of the width, but at least 16 (or half of a small width), and the modes of the data."""
     energy = mode_energy(waves(5)[1])
     assert narrower({"hidden_channels": 128, "n_modes": (64,)}, energy)[0] == {"hidden_channels": 32, "n_modes": (10,)}
     assert narrower({"hidden_channels": 48, "n_modes": (4,)}, energy)[0] == {"hidden_channels": 16, "n_modes": (4,)}
@@ -57,7 +57,7 @@ def test_what_only_the_user_can_give(tmp_path):
     assert not (tmp_path / "p").exists()
 
 
-def test_proxy_and_target_train_as_long_on_data_that_is_read_once(tmp_path, monkeypatch):
+def test_proxy_and_target_train_equally_long_on_data_that_is_read_once(tmp_path, monkeypatch):
     """80 samples are 4 batches: 8 steps in 2 epochs."""
     file = save_pair(waves(3), tmp_path / "heat.npz")
     loads, load = [], OwnData.load

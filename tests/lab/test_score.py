@@ -18,7 +18,7 @@ STATES = 7
 
 
 def waves():
-    """30 trajectories of travelling waves, in units far from mean 0 and standard deviation 1: (30, STATES, 32)."""
+    """30 trajectories of travelling waves, with mean and standard deviation far from 0 and 1: (30, STATES, 32)."""
     rng = np.random.default_rng(0)
     phase, k = rng.uniform(0, 6, (30, 1, 1)), rng.integers(1, 3, (30, 1, 1))
     at = np.linspace(0, 2 * np.pi, 32, endpoint=False) - 0.3 * np.arange(STATES)[:, None]

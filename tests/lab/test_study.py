@@ -1,4 +1,4 @@
-"""A study is a function from records to the runs that are still missing: by hand, and for any records."""
+"""A study is a function from records to the runs that are still missing: worked out by hand, and for any records."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def train(study, records, loss, most=10**6):
 
 
 def test_the_base_comes_first_seed_by_seed_and_then_the_target_with_its_best():
-    """Losses |lr − 2| + size: the best at the base is 2, which is carried. Only the run under its rule keeps weights."""
+    """Losses |lr − 2| + size: the best at the base is 2, which is transferred. Only the run under its rule keeps weights."""
     study, records = transfer(keeps=True), Memory()
     assert labels(study.wanted(records)) == [("proxy", "operator-norm", lr, 0) for lr in LRS]
     done = train(study, records, lambda config: abs(config["lr"] - 2) + config["model"]["w"])
@@ -94,7 +94,7 @@ def test_a_point_whose_first_seed_fails_stops_and_does_not_compete(loss):
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.0, math.inf]), min_size=24, max_size=24), st.integers(0, 30))
-def test_a_study_that_is_interrupted_anywhere_ends_as_an_undisturbed_one(losses, most):
+def test_a_study_that_is_interrupted_anywhere_ends_like_an_undisturbed_one(losses, most):
     """Nothing is trained twice."""
 
     def loss(config):
@@ -116,6 +116,6 @@ def test_a_study_that_is_interrupted_anywhere_ends_as_an_undisturbed_one(losses,
 @pytest.mark.parametrize(
     ("ends", "names"), [((1e-3, 1e-1), "0.064"), ((2, 1), "2,1"), ((0, 1), "0,1"), ((1, math.inf), "inf")]
 )
-def test_log2_grid_needs_two_ends_that_doublings_join(ends, names):
+def test_log2_grid_needs_ends_that_differ_by_doublings(ends, names):
     with refused(names):
         log2_grid(*ends)

@@ -55,7 +55,7 @@ def test_a_grid_trains_each_point_once(tmp_path, fixed):
 
 
 def test_how_runs_end_and_which_are_tried_again(tmp_path, fixed, capsys):
-    """Full disks, memory and missing modules are tried twice in a command. The next command repeats all failed runs."""
+    """Runs short of disk, memory or a module are tried twice per command. The next command repeats all failed runs."""
     outcomes = {"complete": "complete", "refused": "refused", "diverged": "diverged", "inf": "diverged"}
     attempts = {"bug": 1, "exits": 1, "no space": 2, "no memory": 2, "no module": 2, "cannot write": 2}
     space, arguments = {"how": [*outcomes, *attempts]}, {"fixed": {**fixed, "lr": 0}}
@@ -108,7 +108,7 @@ def test_a_function_without_a_fingerprint_is_trained_in_each_call(tmp_path):
 
 
 def test_the_time_for_many_points_is_not_quadratic(tmp_path, monkeypatch):
-    """Once 1,600 points took 28 s."""
+    """1,600 points used to take 28 s."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
     space = {"lr": [1 + i / 800 for i in range(800)]}
     for limit in (4, 1):

@@ -1,4 +1,4 @@
-"""``nm.train``: a model and data in; a trained model and a page of its errors out, which are computed here again."""
+"""``nm.train``: a model and data in; a trained model and a page of its errors out, which are recomputed here."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_base_may_have_only_what_differs(tmp_path):
 
 
 def test_a_channel_that_is_nearly_zero_in_a_sample_has_a_finite_error():
-    """It is measured like one that is zero there, against 1e-8 of what the channel is elsewhere."""
+    """It is measured like one that is zero there, relative to 1e-8 of the channel's size elsewhere."""
     y = torch.randn(4, 2, 16)
     y[1, 1] *= 1e-22
     prediction = y + 0.1 * torch.randn_like(y)
@@ -127,8 +127,8 @@ def shuffled_loaders():
 
 
 @pytest.mark.parametrize("data", [fields, shuffled_loaders])
-def test_a_time_is_as_many_epochs_as_fit_in_it(tmp_path, monkeypatch, data):
-    """4 batches an epoch. A step takes 5 seconds, so 95 of 100 seconds have 19 steps: 4 whole epochs."""
+def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
+    """4 batches an epoch. A step takes 5 seconds, so 95 of the 100 seconds fit 19 steps: 4 whole epochs."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(duration, "time", clock)
     step = training._Trainer.train_one_batch
@@ -167,7 +167,7 @@ def test_errors_on_the_page(tmp_path):
 
 
 def test_errors_by_time(tmp_path):
-    """Of each step from the truth, and from the first state on, over the test trajectories."""
+    """Of one step from the true state, and of a rollout from the first state, over the test trajectories."""
     start = fields(20)[0][:, 0]
     u = torch.stack([start.roll(step, -1) for step in range(5)], 1)
     np.savez(tmp_path / "u.npz", u=u.numpy())
@@ -232,7 +232,7 @@ def not_a_number(y_pred, y, **_):
     return (y_pred - y).square().mean((1, 2)).sum() * (math.nan if y_pred.requires_grad else 1)
 
 
-def test_a_training_that_fails_has_a_page(tmp_path):
+def test_a_run_that_fails_has_a_page(tmp_path):
     with pytest.raises(Diverged, match="0.274.* nan"):
         quick_train(tmp_path / "s", loss=not_a_number)
     assert "loss is nan" in (tmp_path / "s" / "report.md").read_text()

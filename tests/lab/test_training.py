@@ -34,7 +34,7 @@ def test_reported_loss_is_the_relative_error_of_physical_fields():
     y_train, y = data.train[1].double(), data.val[1]
     sizes = {"model": TINY["model"], "base": {**TINY["model"], **TINY["base"]}}
     bias = training_of("burgers", **TINY["problem_args"]).model(Settings.of(sizes)).projection.fcs[1].bias.item()
-    prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread a channel
+    prediction = y_train.mean() + y_train.std() * bias  # fields are normalised by one mean and spread per channel
     error = ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
     loss = train_run({**TINY, "lr": 0.0, "init_mult.readout": 1e-12, "epochs": 1})["loss"]
     assert loss == pytest.approx(error.item(), rel=1e-3)

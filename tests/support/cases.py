@@ -376,7 +376,6 @@ def physicsnemo_cases(name: str, fno: type, afno: type) -> list[Model]:
 # Small models with PhysicsNeMo's layout. tests_ci/test_installed_physicsnemo.py has the package's own.
 PHYSICSNEMO_CASES = physicsnemo_cases("like_physicsnemo", like_physicsnemo.FNO, like_physicsnemo.AFNO)
 NEXT_CASES = [case for case in _NEXT if _builds(case)]
-SKIPPED = [case.name for case in _NEXT if case not in NEXT_CASES]
 
 # All cases, and those without the spherical ones, which tests_ci/test_sphere.py runs.
 ORDINARY_CASES = [*FNO_CASES, *LAYOUT_CASES, *MODEL_CASES, *NEXT_CASES, *PHYSICSNEMO_CASES]

@@ -18,7 +18,7 @@ LRS = [2.0**-i for i in range(1, 7)]
 
 
 def quiet_sweep(train, folder, space=None, **arguments):
-    """Sweep over the learning rates, in this process and without progress unless arguments ask for something else."""
+    """Sweep over the learning rates, in this process and without progress unless the arguments say otherwise."""
     return sweep(train, space or {"lr": LRS}, folder=folder, **{"n_workers": 1, "progress": False, **arguments})
 
 

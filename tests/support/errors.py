@@ -10,7 +10,7 @@ from neuralop_mup.errors import MupError
 
 @contextmanager
 def refused(names: str) -> Iterator[pytest.ExceptionInfo]:
-    """Expect a MupError of one line that contains each of these words, which are written without spaces.
+    """Expect a one-line MupError that contains each of these words, ignoring spaces in the message.
 
     Words are names of arguments, keys and files, or numbers. The rest of the message may change.
     """

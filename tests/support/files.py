@@ -21,7 +21,7 @@ def assert_equal(arrays, expected):
 
 
 def write(path, chunks=None, **arrays):
-    """Write arrays to a file whose suffix is .npz, .pt, .mat (version 5) or one of HDF5; return its path."""
+    """Write arrays to a file whose suffix is .npz, .pt, .mat (version 5) or an HDF5 one; return its path."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     suffix = Path(path).suffix
     if suffix == ".npz":

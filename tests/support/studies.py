@@ -1,4 +1,4 @@
-"""A small FNO, data for it, and studies that train it for a moment."""
+"""A small FNO, data for it, and studies that train it briefly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fields(n: int = 40, seed: int = 0, channels: int = 1) -> tuple[torch.Tensor,
 
 
 def physical(n: int = 40, seed: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fields in units far from mean 0 and standard deviation 1."""
+    """Fields whose mean and standard deviation are far from 0 and 1."""
     x, y = fields(n, seed)
     return 50.0 + 9.0 * x, 1000.0 + 70.0 * y
 
@@ -71,7 +71,7 @@ def run_ids(data: Any, **more: Any) -> set[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def no_figures() -> Iterator[None]:
-    """Reports without figures, which take longer than a small training, in each module that imports this."""
+    """Reports without figures, which take longer than a small training run, in each module that imports this."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("plot_samples", "plot_curves"):
             patch.setattr(plots, name, lambda *_, **__: None)

@@ -66,7 +66,7 @@ def test_splits_of_arrays_without_channels(kind):
     ],
 )
 def test_test_data_never_selects(names, form):
-    """The test file of a tuple once selected, and a list was pooled."""
+    """A tuple's test file used to take part in selection, and lists were pooled."""
     got = numbers(as_source(form(write_files(names))))
     assert (got["test"], got["train"] | got["val"], len(got["val"])) == (SECOND, FIRST, 2)
 

@@ -51,7 +51,7 @@ def test_a_window_is_its_frames_and_what_is_constant_in_time(in_memory, step, hi
 
 @pytest.mark.parametrize(("history", "rollout"), [(1, 1), (4, 1), (1, 3)])
 def test_each_frame_is_read_once_in_an_epoch(monkeypatch, history, rollout):
-    """A trajectory is read in one piece, inputs and outputs together. Once 140 times as many bytes were read."""
+    """A trajectory is read in one piece, inputs and outputs together. It used to read 140 times as many bytes."""
     u = array(20, 50, 64)
     file = write("t.h5", chunks=(1, 25, 64), u=u)
     data = OwnData(files=file, **IN_TIME, history=history, rollout=rollout, in_memory=0.0).load()
@@ -70,7 +70,7 @@ def test_each_frame_is_read_once_in_an_epoch(monkeypatch, history, rollout):
 
 @pytest.mark.parametrize(("history", "rollout", "read"), [(3, 1, BESIDE), (1, 3, BESIDE), (2, 2, IN_TIME), (0, 1, {})])
 def test_batches_of_windows_are_the_pairs_of_the_data(monkeypatch, history, rollout, read):
-    """The memory for what is read is used again; a batch that was kept does not change."""
+    """The memory for what is read is reused; a batch that was kept does not change."""
     monkeypatch.setattr(batches, "BLOCK", 2**7)
     monkeypatch.setattr(batches, "WINDOW", 2**10)
     u, mask = series()
@@ -91,7 +91,7 @@ def test_batches_of_windows_are_the_pairs_of_the_data(monkeypatch, history, roll
 
 
 def test_files_of_different_precision_are_joined():
-    """The finest precision holds, also in a window with frames of both."""
+    """The highest precision wins, also in a window with frames of both."""
     names = [write(f"{kind}.h5", x=array(20, 16).astype(kind), y=array(20, 16).astype(kind)) for kind in ("f4", "f8")]
     for files in (names, names[::-1]):
         lazy, whole = (OwnData(files=files, dims="sample x", in_memory=size).load() for size in (0.0, 2.0))
@@ -139,7 +139,7 @@ class Model(torch.nn.Module):
 
 
 def test_a_rollout_applies_the_model_to_its_own_predictions():
-    """As an obvious loop does, in normalized units, with a channel that is constant in time beside the frames."""
+    """Like the obvious loop, in normalized units, with a channel that is constant in time beside the frames."""
     u, mask = series()
     data = OwnData(files=write("u.h5", u=3 * u + 1, mask=mask), rollout=3, history=2, **BESIDE).load()
     processor = data.processor()
