@@ -163,7 +163,7 @@ class Follower:
     """The hooks of :func:`follow_plan`. Holds the model; what it decides is a function of groups and modes alone.
 
     torch hands ``step`` the arguments that a pre-hook returns, the optimizer first among them
-    (``tests/optim/test_torch_private.py`` holds it to that). So the step is called on a *stand-in*: another object of the
+    (``tests/optim/test_growing.py`` holds it to that). So the step is called on a *stand-in*: another object of the
     optimizer's class that shares its state and all else, and has groups of its own with the learning rates of this step. The
     optimizer's own groups are not touched. Hence a step that raises leaves nothing to be undone, and a scheduler, a copy or
     a checkpoint finds the user's learning rates at any time, the middle of a step included. (Borrowing ``lr`` for the step

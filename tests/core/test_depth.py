@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
-from neuralop.models import FNO, TFNO, UNO, UQNO
+from neuralop.models import FNO, UNO, UQNO
 from torch import nn
 
 import neuralop_mup as nm
@@ -40,13 +39,6 @@ def test_a_base_in_every_form_gives_one_plan(tmp_path):
         assert nm.summary(nm.parametrize(_fno(), base=base)) == plan
     with refused("base"):
         nm.parametrize(_fno(2), base=_fno(3))
-
-
-@pytest.mark.parametrize("factorization", ["tucker", "cp", "tt"])
-def test_factors(factorization):
-    model = TFNO((4, 4), 1, 1, 8, n_layers=2, factorization=factorization, rank=0.5)
-    plan = nm.summary(nm.parametrize(model, base={"n_layers": 1}))
-    assert {row.lr_mult for row in plan.rows} == {1} and any(row.lacking for row in plan.rows)
 
 
 def test_layers_that_are_not_equal_are_refused():

@@ -258,7 +258,6 @@ OF_TORCH = {
         lambda w: nn.ConvTranspose2d(w, 2 * w, 2, groups=2),
         {"weight": HIDDEN, "bias": ("vector", *DOUBLED)},
     ),
-    "transposed convolution by channel": (lambda w: nn.ConvTranspose1d(w, w, 3, groups=w), {"weight": ("vector", *LEFT)}),
     "transposed convolution to data": (
         lambda w: nn.ConvTranspose1d(w, 3, 2),  # drawn with one std at all widths, where a readout starts at 1/r
         {"weight": ("readout", 0.25, 0.25), "bias": ("fixed", 1, 1)},

@@ -164,7 +164,7 @@ def test_summary_with_an_optimizer():
     lrs = plan.lrs
     assert lrs[KERNEL] == lrs["lifting.fcs.1.weight"] == "size 0.02828"
     assert (lrs["lifting.fcs.0.weight"], lrs["projection.fcs.1.weight"]) == ("0.004", f"{4e-3 / R:.4g}")
-    assert "0.02828" in str(plan) and {line.count("|") for line in plan.to_markdown().splitlines()} == {9}
+    assert {line.count("|") for line in plan.to_markdown().splitlines()} == {9}
     assert plan.to_json() == nm.summary(model).to_json()
     part = torch.optim.Adam(model.lifting.parameters(), 1e-3)
     assert nm.summary(model, part).lrs["projection.fcs.1.weight"] == "not in it"

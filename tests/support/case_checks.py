@@ -1,4 +1,4 @@
-"""What must hold for each case of the table. One walk runs all checks, since parametrizing takes most of the time."""
+"""What must hold for each case of the table. One pass runs all checks, since parametrizing takes most of the time."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def _first_step_moves_each_entry_by_its_learning_rate(case: Case, model: nn.Modu
 
 
 def _copies_and_checkpoints_are_exact(case: Case, model: nn.Module) -> None:
-    """Training at base equals the stock model's. Loaded, copied and pickled models continue bit for bit."""
+    """Training at base equals that of the stock model. Loaded, copied and pickled models continue bit for bit."""
     differences = exact(case, 2, model)
-    if "cannot be pickled" in differences["pickle"]:  # which is neuralop's or PhysicsNeMo's matter
+    if "cannot be pickled" in differences["pickle"]:  # which is up to neuralop or PhysicsNeMo
         del differences["pickle"]
     assert set(differences.values()) == {"0"}, differences

@@ -330,7 +330,7 @@ def _transported(g, n=16):
 
 
 def _builds(case: Case) -> bool:
-    """Whether the installed neuralop has the model and its arguments, which its version number does not tell."""
+    """Whether the installed neuralop has the model and its arguments, which its version number does not reveal."""
     try:
         with torch.device("meta"):
             return case.build() is not None

@@ -72,7 +72,7 @@ def _identity(case: Case, steps: int) -> int:
 
 
 def _lost_rows(model: nn.Module, duplicate: Callable[[nn.Module], nn.Module]) -> int:
-    """Count the rows of the plan that a copy of the model does not keep."""
+    """Count the rows of the plan that a copy of the model loses."""
     rows = nm.summary(duplicate(model)).rows
     return sum(a != b for a, b in zip(nm.summary(model).rows, rows, strict=True))
 
@@ -92,7 +92,7 @@ def _checkpoint(case: Case, model: nn.Module) -> tuple[int, int]:
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
-    state = torch.load(file, weights_only=False)  # neuralop keeps constructor arguments, also classes, in the state dict
+    state = torch.load(file, weights_only=False)  # neuralop keeps constructor arguments, including classes, in the state dict
     resumed = nm.MuAdam(loaded, lr=LR)
     loaded.load_state_dict(state["model"])
     resumed.load_state_dict(state["optimizer"])

@@ -1,4 +1,4 @@
-"""Small models with the layout of PhysicsNeMo's FNO and AFNO, for where that package is not installed.
+"""Small models with the layout of PhysicsNeMo's FNO and AFNO, for use without that package.
 
 Names, shapes and initial weights are those of nvidia-physicsnemo 2.2. neuralop_mup recognizes a class by module and name.
 tests_ci/test_installed_physicsnemo.py compares these models with the package's own, where it is installed.
@@ -21,7 +21,7 @@ class _Named(nn.Module):
 
 
 class Module(_Named):
-    """Keeps the arguments of its constructor, and a buffer without numbers."""
+    """Keeps the arguments of its constructor, and an empty buffer."""
 
     def __new__(cls, *args, **kwargs):
         self = super().__new__(cls)

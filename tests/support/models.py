@@ -28,7 +28,7 @@ def parametrized(case: Case, seed: int = 0, **kwargs: Any) -> nn.Module:
 
 
 def in_double(model):
-    """Convert weights to double precision, also complex ones, which ``model.double()`` does not convert."""
+    """Convert weights to double precision, including complex ones, which ``model.double()`` does not convert."""
     for p in model.parameters():
         p.data = p.data.to(torch.complex128 if p.is_complex() else torch.float64)
     return model

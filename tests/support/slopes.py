@@ -46,7 +46,7 @@ def sizes_of(case: Case, over: str) -> tuple[int, ...]:
 
 
 def slope(case: Case, over: str) -> str:
-    """Return the steepest slope of an update over blocks, or the reason why there is none."""
+    """Return the steepest slope of an update over blocks, or why there is none."""
     sizes = sizes_of(case, over)
     build = sized(case, over)
     batches = batches_of(case, STEP, grid=sizes[-1] if over == "modes" else None)

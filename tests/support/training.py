@@ -1,4 +1,4 @@
-"""Steps and short trainings."""
+"""Steps and short training runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.cases import Case
 
 
 def train(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 10) -> None:
-    """Take steps on the case's batch with a squared error."""
+    """Take steps on the case's batch under a squared error."""
     x, y = case.batch()
     for _ in range(steps):
         optimizer.zero_grad()
