@@ -8,11 +8,14 @@ IMPORT = """
 import json, sys, time
 from contextlib import redirect_stderr
 from io import StringIO
+times = [time.process_time()]
 from neuralop.models import FNO
+times.append(time.process_time())
 from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
-before, start = set(sys.modules), time.process_time()
+before = set(sys.modules)
 import neuralop_mup as nm
-found = {"seconds": time.process_time() - start, "modules": sorted(sys.modules.keys() - before), "hooks": [len(hooks)]}
+times.append(time.process_time())
+found = {"times": times, "modules": sorted(sys.modules.keys() - before), "hooks": [len(hooks)]}
 for _ in range(2):
     nm.parametrize(FNO((4,), 1, 1, 8, n_layers=1))
     found["hooks"].append(len(hooks))
@@ -40,7 +43,7 @@ HEAVY = {
 
 
 def test_an_import_is_light():
-    """It takes at most 0.3 s of processor time, and changes no other optimizer before a model has a plan.
+    """It takes a tenth of the time of neuralop's import, and changes no other optimizer before a model has a plan.
 
     Without the packages of the laboratory an error says what to install, in Python and on the command line.
     """
@@ -52,4 +55,5 @@ def test_an_import_is_light():
     assert code == 2 and 'pip install ".[lab]"' in printed and printed.count("\n") == 1
     assert not {"matplotlib", "ray"} & {*found["lab"]}
     assert "neuralop_mup.core.parametrize" in found["modules"] and not HEAVY & {*found["modules"]}
-    assert found["seconds"] < 0.6  # 0.03 s on an idle machine
+    start, theirs, ours = found["times"]
+    assert ours - theirs < 0.1 * (theirs - start)  # 0.01 on an idle machine

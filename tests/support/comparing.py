@@ -92,7 +92,7 @@ def _checkpoint(case: Case, model: nn.Module) -> tuple[int, int]:
     file = io.BytesIO()
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
-    state = torch.load(file, weights_only=False)  # neuralop keeps constructor arguments, including classes, in the state dict
+    state = torch.load(file, weights_only=False)
     resumed = nm.MuAdam(loaded, lr=LR)
     loaded.load_state_dict(state["model"])
     resumed.load_state_dict(state["optimizer"])
