@@ -156,10 +156,19 @@ class Coverage:
                     self._by_line[file, line].add(test)
 
     def tests(self, mutant: Mutant, budget: float) -> list[str]:
-        """Those that execute the least code first; all tests of the module for a line that is executed at import."""
+        """Those of the module and of its folder first, then those that execute the least code.
+
+        A line that is executed at import has all tests of the module.
+        """
+        module = Path(mutant.file)
+
+        def order(test: str) -> tuple:
+            file = Path(test.partition("::")[0])
+            return file.stem != f"test_{module.stem}", module.parts[0] not in file.parts, self._lines[test], test
+
         found = self._by_line.get((mutant.file, mutant.line)) or self._by_file[mutant.file]
         result, total = [], 0.0
-        for test in sorted(found, key=lambda test: (self._lines[test], test)):
+        for test in sorted(found, key=order):
             total += self.seconds[test]
             if total > budget and result:
                 break
@@ -235,9 +244,6 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="at most this many mutants of each target, drawn with seed 0")
     parser.add_argument("--budget", type=float, default=20, help="seconds of tests per mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--coverage", type=Path, default=Path(".coverage"))
-    parser.add_argument("--durations", type=Path, default=OUTPUT / "durations.xml")
-    parser.add_argument("--output", type=Path, default=OUTPUT / "survivors.txt")
     given = parser.parse_args()
     mutants: dict[str, list[Mutant]] = {}
     for target in given.targets:
@@ -245,16 +251,16 @@ def main() -> None:
         if given.sample and len(found) > given.sample:
             found = sorted(random.Random(0).sample(found, given.sample), key=lambda m: (m.file, m.line))
         mutants[target] = found
-    coverage = Coverage(given.coverage, given.durations)
+    coverage = Coverage(Path(".coverage"), OUTPUT / "durations.xml")
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         run([m for found in mutants.values() for m in found], coverage, given.budget, given.jobs, Path(folder))
     survivors = {target: [m for m in found if m.survives] for target, found in mutants.items()}
     for target, found in mutants.items():
         alive = len(survivors[target])
         print(f"{target}: {alive} of {len(found)} survive ({alive / len(found):.1%})")
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text("".join(f"{target}: {m}\n" for target, found in survivors.items() for m in found), "utf-8")
-    print(f"survivors: {given.output}")
+    output = OUTPUT / "survivors.txt"
+    output.write_text("".join(f"{target}: {m}\n" for target, found in survivors.items() for m in found), "utf-8")
+    print(f"survivors: {output}")
 
 
 if __name__ == "__main__":

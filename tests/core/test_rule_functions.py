@@ -1,6 +1,5 @@
 """A function of two sizes as a rule: its learning rates, its name in summaries and files, and functions that are refused."""
 
-import copy
 import json
 import pickle
 
@@ -36,10 +35,6 @@ def ruled(rule=by_blocks, seed=0, base=BASE, **kwargs):
     return nm.parametrize(build(seed, **kwargs), base=base, rule=rule)
 
 
-def mode_mults(optimizer):
-    return [g["mode_mult"] for g in optimizer.param_groups if "mode_mult" in g]
-
-
 def test_multipliers_by_hand():
     plain, model = build(), ruled()
     row = nm.summary(model)[KERNEL]
@@ -53,8 +48,8 @@ def test_multipliers_by_hand():
 
 def test_a_registered_function_is_a_rule_by_name(monkeypatch):
     monkeypatch.setitem(RULES, "by-blocks", by_blocks)
-    plan, known = nm.summary(ruled("by-blocks")), nm.summary(ruled(log_modes))
-    assert plan == nm.summary(ruled(by_blocks)) and plan.rule == "by-blocks"
+    assert nm.summary(ruled("by-blocks")) == nm.summary(ruled(by_blocks))
+    known = nm.summary(ruled(log_modes))
     assert (known.rule, known.function, known.mode_rule) == ("log-modes", None, "log-modes")
 
 
@@ -64,7 +59,7 @@ def test_a_file_keeps_the_name_and_the_numbers(tmp_path, monkeypatch):
     nm.save_plan(model, path)
     stored = json.loads(path.read_text())
     assert stored["rule"] == "<lambda>" and stored["function"] is None
-    again = nm.load_plan(build(seed=1), path)
+    again = pickle.loads(pickle.dumps(nm.load_plan(build(seed=1), path)))
     assert nm.summary(again) == nm.summary(model)
     again.load_state_dict(model.state_dict())
     nm.load_plan(model, path)
@@ -76,7 +71,7 @@ def test_a_file_keeps_the_name_and_the_numbers(tmp_path, monkeypatch):
         optimizer.step()
     monkeypatch.setitem(RULES, "<lambda>", rule)
     optimizer.step()
-    assert mode_mults(optimizer) == pytest.approx([1 / KAPPA])
+    assert [g["mode_mult"] for g in optimizer.param_groups if "mode_mult" in g] == pytest.approx([1 / KAPPA])
 
 
 def test_plans_are_compared_by_their_numbers():
@@ -89,19 +84,6 @@ def test_plans_are_compared_by_their_numbers():
             ruled(other).load_state_dict(state)
 
 
-def test_copies():
-    """A pickle cannot hold a local function. It keeps the function's name and numbers."""
-    local = ruled(lambda size, base: 1.0)
-    for how in (copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))):
-        assert nm.summary(how(ruled())).function is by_blocks
-        copied = nm.summary(how(local))
-        assert copied == nm.summary(local) and (copied.function is None) == (how is not copy.deepcopy)
-
-
-def none(size, base):
-    return 1.0
-
-
 @pytest.mark.parametrize(
     ("rule", "names"),
     [
@@ -110,7 +92,6 @@ def none(size, base):
         (lambda size: 1.0, "'<lambda>' TypeError"),
         (lambda size, base: size.nothing, "'<lambda>' AttributeError"),
         ("logmodes", "'logmodes' 'log-modes'"),
-        (none, "'none'"),  # the name of another rule
     ],
 )
 def test_functions_that_are_no_rule(rule, names):
@@ -118,4 +99,3 @@ def test_functions_that_are_no_rule(rule, names):
     with refused(names):
         nm.parametrize(model, base=BASE, rule=rule)
     assert_same(model, build())
-    assert not nm.is_parametrized(model)

