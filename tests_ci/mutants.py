@@ -30,16 +30,22 @@ from typing import Any
 from tqdm import tqdm
 
 ROOT, OUTPUT = Path.cwd(), Path("build/mutants")
-#: What is mutated, by the name that the command takes.
+#: Name of a target → its modules, and the tests that are tried first.
 TARGETS = {
-    "rules": ["core/rules.py"],
-    "norms": ["core/block_norms.py"],
-    "plan": ["core/plan.py", "core/planning.py"],
-    "groups": ["optim/groups.py", "optim/musoap/groups.py"],
-    "schedule": ["optim/musoap/length.py"],
-    "musoap": ["optim/musoap/direction.py", "optim/musoap/bases.py", "optim/musoap/precision.py"],
-    "key": ["lab/fingerprint.py", "lab/records.py"],
-    "readers": ["lab/problems/readers.py", "lab/problems/formats.py", "lab/problems/fields.py"],
+    "rules": (["core/rules.py"], ["test_rules", "test_rule_functions"]),
+    "norms": (["core/block_norms.py"], ["test_block_norms"]),
+    "plan": (["core/plan.py", "core/planning.py"], ["test_plan_contents", "test_parametrize", "test_layouts", "test_sizes"]),
+    "groups": (["optim/groups.py", "optim/musoap/groups.py"], ["test_groups", "test_musoap", "test_states"]),
+    "schedule": (["optim/musoap/length.py"], ["test_length"]),
+    "musoap": (
+        ["optim/musoap/direction.py", "optim/musoap/bases.py", "optim/musoap/precision.py"],
+        ["test_musoap", "test_musoap_gradients", "test_musoap_reference"],
+    ),
+    "key": (["lab/fingerprint.py", "lab/records.py"], ["test_fingerprint", "test_records"]),
+    "readers": (
+        ["lab/problems/readers.py", "lab/problems/formats.py", "lab/problems/fields.py"],
+        ["test_readers", "test_formats", "test_own_data", "test_splits"],
+    ),
 }
 #: Imported once. Each mutant runs in a fork of this process, and only the fork imports the package.
 PRELOADED = ("torch._dynamo", "neuralop.models", "mup", "scipy.stats", "hypothesis", "h5py", "xarray", "matplotlib.pyplot")
@@ -155,20 +161,16 @@ class Coverage:
                 for line in lines:
                     self._by_line[file, line].add(test)
 
-    def tests(self, mutant: Mutant, budget: float) -> list[str]:
-        """Those of the module and of its folder first, then those that execute the least code.
+    def tests(self, mutant: Mutant, first: list[str], budget: float) -> list[str]:
+        """Return the tests to run: those of the files ``first``, then those that execute the least code.
 
         A line that is executed at import has all tests of the module.
         """
-        module = Path(mutant.file)
-
-        def order(test: str) -> tuple:
-            file = Path(test.partition("::")[0])
-            return file.stem != f"test_{module.stem}", module.parts[0] not in file.parts, self._lines[test], test
-
         found = self._by_line.get((mutant.file, mutant.line)) or self._by_file[mutant.file]
         result, total = [], 0.0
-        for test in sorted(found, key=order):
+        for test in sorted(
+            found, key=lambda test: (Path(test.partition("::")[0]).stem not in first, self._lines[test], test)
+        ):
             total += self.seconds[test]
             if total > budget and result:
                 break
@@ -201,25 +203,17 @@ def start(mutant: Mutant, tests: list[str], place: Path, limit: float) -> int:
         os._exit(int(code))
 
 
-def copy_checkout(place: Path) -> Path:
-    """Copy the package and its tests to a folder in which files are changed."""
-    ignore = shutil.ignore_patterns("__pycache__", "results")
-    for name in ("neuralop_mup", "tests", "benchmarks", "docs"):
-        shutil.copytree(ROOT / name, place / name, ignore=ignore)
-    for name in ("pyproject.toml", "conftest.py"):
-        shutil.copy(ROOT / name, place)
-    return place
-
-
-def run(mutants: list[Mutant], coverage: Coverage, budget: float, jobs: int, folder: Path) -> None:
-    """Find out which mutants survive."""
+def run(work: list[tuple[Mutant, list[str]]], coverage: Coverage, jobs: int, folder: Path) -> None:
+    """Find out which mutants survive their tests."""
     for name in PRELOADED:
         importlib.import_module(name)
     assert "neuralop_mup" not in sys.modules, "the package must be imported after the fork"
-    waiting = [(mutant, tests) for mutant in mutants[::-1] if (tests := coverage.tests(mutant, budget))]
-    for mutant in mutants:
-        mutant.survives = True  # stays so where no test executes it
-    free, running = [copy_checkout(folder / str(i)) for i in range(jobs)], {}
+    for mutant, _ in work:
+        mutant.survives = True  # where no test executes it
+    waiting = [(mutant, tests) for mutant, tests in work[::-1] if tests]
+    running, free = {}, [folder / str(i) for i in range(jobs)]
+    for place in free:
+        shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns("__pycache__", ".*", "build", "results", "runs"))
     with tqdm(total=len(waiting)) as bar:
         while waiting or running:
             while waiting and free:
@@ -242,18 +236,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
     parser.add_argument("--sample", type=int, help="at most this many mutants of each target, drawn with seed 0")
-    parser.add_argument("--budget", type=float, default=20, help="seconds of tests per mutant")
+    parser.add_argument("--budget", type=float, default=30, help="seconds of tests per mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
     mutants: dict[str, list[Mutant]] = {}
     for target in given.targets:
-        found = [m for file in TARGETS[target] for m in mutants_of(file, (ROOT / "neuralop_mup" / file).read_text("utf-8"))]
+        files, _ = TARGETS[target]
+        found = [m for file in files for m in mutants_of(file, (ROOT / "neuralop_mup" / file).read_text("utf-8"))]
         if given.sample and len(found) > given.sample:
             found = sorted(random.Random(0).sample(found, given.sample), key=lambda m: (m.file, m.line))
         mutants[target] = found
     coverage = Coverage(Path(".coverage"), OUTPUT / "durations.xml")
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
-        run([m for found in mutants.values() for m in found], coverage, given.budget, given.jobs, Path(folder))
+        work = [(m, coverage.tests(m, TARGETS[target][1], given.budget)) for target in mutants for m in mutants[target]]
+        run(work, coverage, given.jobs, Path(folder))
     survivors = {target: [m for m in found if m.survives] for target, found in mutants.items()}
     for target, found in mutants.items():
         alive = len(survivors[target])

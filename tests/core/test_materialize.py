@@ -104,5 +104,3 @@ def test_loading_instead_of_drawing(plan, tmp_path):
     assert_same(model, trained)
     assert nm.summary(model) == nm.summary(trained)
     assert rates(nm.MuAdam(model, lr=0.01), model) == rates(nm.MuAdam(trained, lr=0.01), trained)
-    with refused("initialize"):
-        nm.initialize(model)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from neuralop_mup.lab.statistics import find_optimum, ratio_between, student
+from neuralop_mup.lab.statistics import find_optimum, ratio_between
 
 GRID = [2.0**k for k in range(-10, -3)]
 
@@ -89,7 +89,3 @@ def test_the_ratio_is_paired_by_seed():
 )
 def test_there_is_no_ratio(ours, other):
     assert ratio_between(ours, other) is None
-
-
-def test_quantiles_of_student():
-    assert [student(n) for n in (1, 10, 30)] == pytest.approx([12.706, 2.228, 2.0423], abs=1e-3)

@@ -1,6 +1,7 @@
 """MuSOAP on a GPU, tested without one: operators of a step on the meta device, and steps as replayed CUDA graphs."""
 
 import copy
+from collections import Counter
 from contextlib import nullcontext
 
 import pytest
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import neuralop_mup as nm
 from neuralop_mup.optim.follow import effective_lrs
 from neuralop_mup.optim.musoap import optimizer as module
-from neuralop_mup.optim.musoap.capture import Captured
+from neuralop_mup.optim.musoap.capture import Captured, capture_steps
 from neuralop_mup.optim.musoap.checks import GradientCheck
 from support.errors import refused
 from support.models import small_fno
@@ -20,14 +21,17 @@ from support.training import random_gradients
 
 # Operators that wait for the device.
 WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "linalg_eigh", "_linalg_eigh"}
+# Operators that start no kernel, as views do not: they allocate memory, or make a tensor of a number.
+NO_WORK = {"_local_scalar_dense", "empty", "empty_like", "empty_strided", "scalar_tensor", "lift_fresh", "promote_types"}
+NO_WORK |= {"detach", "alias"}
 
 
 class OnDevice(TorchDispatchMode):
-    """Note operators that read something back or mix tensors of host and device."""
+    """Count operators that run, and note those that read something back or mix tensors of host and device."""
 
     def __init__(self):
         super().__init__()
-        self.wrong = []
+        self.counts, self.wrong = Counter(), []
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name, kwargs = function.__name__.partition(".")[0], kwargs or {}
@@ -35,6 +39,9 @@ class OnDevice(TorchDispatchMode):
         on = {x.device.type for x in flat if isinstance(x, torch.Tensor)}
         if on == {"cpu", "meta"} or ("meta" in on and (name in WAITS or kwargs.get("device") == torch.device("cpu"))):
             self.wrong.append((name, on))
+        is_view = any(a.alias_info is not None and not a.alias_info.is_write for a in function._schema.arguments)
+        if "meta" in on and not is_view and name not in NO_WORK:
+            self.counts[name] += 1
         return function(*args, **kwargs)
 
 
@@ -79,7 +86,8 @@ def steps_of(model, optimizer, n):
 def test_a_step_stays_on_its_device(case, device):
     """Nothing is read back after the first step, which decomposes Gram matrices, and no tensor of the host is mixed in.
 
-    Steps 2 and 4 renew bases, and steps up to 5 measure ranks.
+    Steps 2 and 4 renew bases, steps up to 5 measure ranks. The 7th does neither and has at most 200 operators
+    for four dense layers.
     """
     modes, sizes, more = CASES[case]
     model = nm.parametrize(FNO(modes, 1, 1, 16, **{"n_layers": 1, **sizes}), base={"hidden_channels": 8})
@@ -90,6 +98,7 @@ def test_a_step_stays_on_its_device(case, device):
     first, *others = steps_of(model, optimizer, 7)
     assert {name for name, _ in first.wrong} == {"_linalg_eigh"}
     assert not any(seen.wrong for seen in others)
+    assert 50 < others[-1].counts.total() <= (200 if case == "2D" else 400)
     states = [x for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x)]
     assert {x.device.type for x in states if x.ndim or more.get("capturable")} == {"meta"}
 
@@ -191,3 +200,10 @@ def test_a_step_that_differs_from_the_captured_one_is_refused(captured, what, ch
     with refused(f"The{what} captured zero_grad"):
         optimizer.step()
     assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_an_optimizer_on_a_cpu_cannot_be_captured():
+    optimizer = nm.MuSOAP(small_fno(width=4))
+    with refused("CUDA cpu check='now'"):
+        capture_steps(optimizer)
+    assert not optimizer.param_groups[0]["capturable"] and "_on_device" not in vars(optimizer)

@@ -7,7 +7,6 @@ import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO, UNO
 
-import neuralop_mup as nm
 from neuralop_mup.lab.plan import data_notes, modes_of
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 
@@ -79,21 +78,6 @@ def test_advice(proxy, target, advised):
     notes = data_notes({"x": y, "y": y}, None, proxy, target, compare=False, energy=mode_energy(y))
     assert (ENOUGH, len(notes)) == (0.999, int(advised is not None))
     assert all(f"n_modes = {advised}" in note and "90 %" in note for note in notes)
-
-
-def build(n_modes=(16,), **size):
-    return FNO(n_modes=n_modes, in_channels=1, out_channels=1, n_layers=1, **size)
-
-
-def test_tune_warns(tmp_path):
-    """The modes of the target are a default of build."""
-    x = torch.randn(24, 1, 32, generator=torch.Generator().manual_seed(0))
-    data = {"train": (x, x.roll(1, -1)), "val": (x[:4], x[:4].roll(1, -1))}
-    sizes = {"base": {"hidden_channels": 4, "n_modes": (4,)}, "target": {"hidden_channels": 8}}
-    how = {"epochs": 1, "batch_size": 24, "seeds": (0,), "compare": (), "space": {"lr": [1e-2]}, "n_workers": 1}
-    with pytest.warns(UserWarning, match="n_modes = 16"):
-        tuned = nm.tune(build, data, **sizes, **how, folder=tmp_path, progress=False)
-    assert "spectral energy" in tuned.report.read_text()
 
 
 def test_modes_of_models():
