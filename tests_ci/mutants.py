@@ -67,7 +67,7 @@ class Mutant:
     line: int
     change: str
     source: str
-    survives: bool = False
+    survives: bool | None = None  # not known yet
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.change}"
@@ -153,7 +153,7 @@ class Coverage:
             "join file on file.id = file_id join context on context.id = context_id"
         )
         for path, context, bits in rows:
-            file, test = path.split("/neuralop_mup/", 1)[-1], context.partition("|")[0]
+            file, test = path.rpartition("/neuralop_mup/")[2], context.partition("|")[0]
             if test in self.seconds:
                 lines = [8 * i + bit for i, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
                 self._by_file[file].add(test)
@@ -208,13 +208,12 @@ def run(work: list[tuple[Mutant, list[str]]], coverage: Coverage, jobs: int, fol
     for name in PRELOADED:
         importlib.import_module(name)
     assert "neuralop_mup" not in sys.modules, "the package must be imported after the fork"
-    for mutant, _ in work:
-        mutant.survives = True  # where no test executes it
-    waiting = [(mutant, tests) for mutant, tests in work[::-1] if tests]
+    waiting = work[::-1]
     running, free = {}, [folder / str(i) for i in range(jobs)]
     for place in free:
         shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns("__pycache__", ".*", "build", "results", "runs"))
-    with tqdm(total=len(waiting)) as bar:
+    with tqdm(total=len(waiting)) as bar, contextlib.ExitStack() as at_end:
+        at_end.callback(lambda: [os.killpg(child, signal.SIGKILL) for child in running])
         while waiting or running:
             while waiting and free:
                 (mutant, tests), place = waiting.pop(), free.pop()
@@ -226,7 +225,10 @@ def run(work: list[tuple[Mutant, list[str]]], coverage: Coverage, jobs: int, fol
             mutant, place = running.pop(child)
             shutil.copy(ROOT / "neuralop_mup" / mutant.file, place / "neuralop_mup" / mutant.file)
             free.append(place)
-            mutant.survives = status == 0
+            code = os.waitstatus_to_exitcode(status)
+            if code > 2:
+                raise SystemExit(f"pytest ended with {code} on {mutant}: run the tests again with --cov")
+            mutant.survives = code == 0
             bar.update()
             if mutant.survives:
                 bar.write(f"survived: {mutant}")
@@ -234,11 +236,13 @@ def run(work: list[tuple[Mutant, list[str]]], coverage: Coverage, jobs: int, fol
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("targets", nargs="*", default=list(TARGETS), help=", ".join(TARGETS))
+    parser.add_argument("targets", nargs="+", choices=TARGETS)
     parser.add_argument("--sample", type=int, help="at most this many mutants of each target, drawn with seed 0")
     parser.add_argument("--budget", type=float, default=30, help="seconds of tests per mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
+    if not Path(".coverage").is_file():
+        parser.error("there is no file .coverage: run the tests first, by\n" + __doc__.splitlines()[2])
     mutants: dict[str, list[Mutant]] = {}
     for target in given.targets:
         files, _ = TARGETS[target]
@@ -247,15 +251,20 @@ def main() -> None:
             found = sorted(random.Random(0).sample(found, given.sample), key=lambda m: (m.file, m.line))
         mutants[target] = found
     coverage = Coverage(Path(".coverage"), OUTPUT / "durations.xml")
-    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
-        work = [(m, coverage.tests(m, TARGETS[target][1], given.budget)) for target in mutants for m in mutants[target]]
-        run(work, coverage, given.jobs, Path(folder))
-    survivors = {target: [m for m in found if m.survives] for target, found in mutants.items()}
+    work = []
     for target, found in mutants.items():
-        alive = len(survivors[target])
-        print(f"{target}: {alive} of {len(found)} survive ({alive / len(found):.1%})")
+        for mutant in found:
+            tests = coverage.tests(mutant, TARGETS[target][1], given.budget)
+            mutant.survives = None if tests else True
+            work += [(mutant, tests)] if tests else []
+    place = tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True)
+    with place as folder, contextlib.suppress(KeyboardInterrupt):
+        run(work, coverage, given.jobs, Path(folder))
+    for target, found in mutants.items():
+        known = [m.survives for m in found if m.survives is not None]
+        print(f"{target}: {sum(known)} of {len(known)} survive ({sum(known) / max(1, len(known)):.1%})")
     output = OUTPUT / "survivors.txt"
-    output.write_text("".join(f"{target}: {m}\n" for target, found in survivors.items() for m in found), "utf-8")
+    output.write_text("".join(f"{m}\n" for found in mutants.values() for m in found if m.survives), "utf-8")
     print(f"survivors: {output}")
 
 

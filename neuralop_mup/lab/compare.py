@@ -145,7 +145,7 @@ class _Trainings:
         done: dict[str, Results] = {}
         for name in self.plans:
             space = None
-            if name in LRS or (name == TUNED and SMALL not in done):
+            if name in LRS or (name == TUNED and (SMALL not in done or done[SMALL].best_loss == math.inf)):
                 continue
             if name == TUNED:
                 lr = done[SMALL].best["lr"]
@@ -158,7 +158,7 @@ class _Trainings:
     def lrs(self, searches: Mapping[str, Results]) -> dict[str, float]:
         """The learning rate of each way for which it is known."""
         known = {name: LRS[name](plan.steps) for name, plan in self.plans.items() if name in LRS}
-        known |= {name: results.best["lr"] for name, results in searches.items()}
+        known |= {name: results.best["lr"] for name, results in searches.items() if results.best_loss < math.inf}
         return {name: known[name] for name in self.plans if name in known}
 
     def study(self, lrs: Mapping[str, float]) -> Study:
@@ -190,9 +190,12 @@ class _Trainings:
 
     def left(self, records: Records) -> Counter:
         """Size → number of runs that are not done."""
-        lrs = self.lrs(self.searches(records))
+        searches = self.searches(records)
+        lrs = self.lrs(searches)
         left = self.study(lrs).left(records)
-        for name in self.plans.keys() - lrs.keys():
+        for name in self.plans.keys() - lrs.keys() - searches.keys():
+            if name == TUNED and SMALL in searches.keys() - lrs.keys():  # there is no rate to search around
+                continue
             left += self._studies[name].left(records) if name in self._studies else Counter({"target": 5})
             left[None] += len(self.seeds)
         return left
@@ -250,7 +253,8 @@ def compare(
         print(soap)
     plans = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
     trainings = _Trainings(plans, folder, seeds, {**shared, "model": target})
-    engine = make_engine(None, None, soap.study.train, len(seeds) * len(plans), n_workers, cuda_devices(device))
+    n_runs = trainings.left(Records(folder)).total()
+    engine = make_engine(None, None, soap.study.train, n_runs, n_workers, cuda_devices(device))
     kept = run(trainings, folder=folder, engine=engine, progress=progress)
     searches = trainings.searches(kept)
     lrs = trainings.lrs(searches)
@@ -261,7 +265,8 @@ def compare(
         done = [r for r in own if is_complete(r)]
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         tuning = {"tuning": seconds(searched.records), "tuned": _where(searched, plans[name])} if searched else {}
-        ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0, **tuning)
+        lr = lrs[name] if name in lrs else searches[name].best["lr"]  # raises where no learning rate completed
+        ways[name] = Way(name, lr, errors, seconds(done) / len(done) if done else 0.0, **tuning)
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
         f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "

@@ -31,7 +31,6 @@ from neuralop_mup.errors import MupError
 _NOT_OF_A_CLASS = (
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
     "_abc_impl",
-    "__slotnames__",  # copyreg writes it when an instance is copied or pickled
 )
 _INSTALLED = (
     *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},

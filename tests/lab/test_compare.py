@@ -1,15 +1,17 @@
 """``neuralop-mup compare``: ways to train one target, and what their errors show."""
 
+import json
 import math
 import re
 from pathlib import Path
 
 import pytest
 
+from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.compare import ADAM_LR, TUNED, WAYS, Comparison, Way
+from neuralop_mup.lab.compare import ADAM_LR, TUNED, WAYS, Comparison, Way, compare
 from neuralop_mup.lab.results import Results
-from support.studies import fields, save_pair
+from support.studies import build, fields, save_pair
 
 DEFAULT = [name for name in WAYS if name != TUNED]
 
@@ -56,3 +58,21 @@ def test_the_command_trains_resumes_and_tunes_at_the_target(tmp_path, monkeypatc
     assert [run["rule"] for run in tuned] == [way for way in WAYS for _ in (0, 1)]
     assert [run for run in tuned if run["rule"] != TUNED] == records
     assert not list(Path("out").rglob("weights.pt"))
+
+
+def test_a_search_without_a_result_is_an_error_and_leaves_the_table(tmp_path):
+    def diverge(prediction, **sample):
+        return math.nan * prediction.sum()
+
+    settings = {
+        "target": {"hidden_channels": 8, "n_modes": (4,)},
+        "loss": diverge,
+        "seeds": (0,),
+        "epochs": 1,
+        "n_workers": 1,
+        "progress": False,
+    }
+    with pytest.raises(MupError, match="completed"):
+        compare(build, fields(40), folder=tmp_path, **settings)
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [row["outcome"] for row in rows] == ["diverged"] * 2
