@@ -15,7 +15,9 @@ _SILENCE = 30.0  # seconds between two lines where the bar cannot be drawn anew
 
 def bar(**how: Any) -> tqdm:
     """A bar on stderr, which is drawn anew all the time on a terminal, and now and then elsewhere."""
-    return tqdm(file=sys.stderr, dynamic_ncols=True, mininterval=0.1 if sys.stderr.isatty() else _SILENCE, **how)
+    return tqdm(
+        file=sys.stderr, dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else _SILENCE, **how
+    )
 
 
 class Progress:

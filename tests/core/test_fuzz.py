@@ -20,7 +20,7 @@ import neuralop_mup as nm
 from neuralop_mup.core.rules import ROLES, RULES
 from support.comparing import assert_same, learning_rates_are_mups
 
-CASES = int(os.environ.get("FUZZ_CASES", 40))
+CASES = int(os.environ.get("FUZZ_CASES", 25))
 LR = 7e-3
 # What an error names: an argument, a parameter, or the rule to use instead.
 NAMES = r"n_modes|n_layers|in_channels|operator-norm|\.(weight|bias|tensor|factor)"

@@ -1,12 +1,16 @@
 """Arrays in files."""
 
+import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 import scipy.io
 import torch
 
+HAS_ZARR = sys.version_info >= (3, 11)
+needs_zarr = pytest.mark.skipif(not HAS_ZARR, reason="zarr 3 needs Python 3.11")
 RNG = np.random.default_rng(0)
 
 

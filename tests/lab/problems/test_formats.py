@@ -13,7 +13,7 @@ from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.formats import known
 from support.errors import refused
-from support.files import array, assert_equal, write, write_hdf5, write_matlab73
+from support.files import array, assert_equal, needs_zarr, write, write_hdf5, write_matlab73
 
 TRAIN_ARGUMENTS = "--target.hidden_channels 4 --target.n_modes 4 --target.n_layers 1 --epochs 1 --folder r"
 
@@ -290,6 +290,7 @@ def test_from_files_to_a_report(make, names, capsys):
     assert names in Path("r", "report.md").read_text()
 
 
+@needs_zarr
 def test_file_with_named_axes_needs_one_option():
     """The message has the line to write. Levels of the atmosphere are channels, and train.zarr is one file."""
     axes = ("sample", "time", "lev", "lat", "lon")
