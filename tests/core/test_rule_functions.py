@@ -84,9 +84,14 @@ def test_plans_are_compared_by_their_numbers():
             ruled(other).load_state_dict(state)
 
 
+def none(size, base):
+    return 1.0
+
+
 @pytest.mark.parametrize(
     ("rule", "names"),
     [
+        (none, "'none'"),  # the name of another rule
         (lambda size, base: -1.0, "'<lambda>' -1.0"),
         (lambda size, base: 1 / size.blocks, "'<lambda>' 0.0833333"),  # not 1 at base, where N = 12
         (lambda size: 1.0, "'<lambda>' TypeError"),

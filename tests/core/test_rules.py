@@ -131,6 +131,10 @@ def test_operator_norm_by_hand():
     assert operator_norm(*sizes) == pytest.approx(math.sqrt(4 / 16), rel=1e-12)
 
 
+def test_sizes_have_the_defaults_of_a_vector():
+    assert Size(3, 2) == Size(3, 2, 1.0, (), 1, (1, 1), False)
+
+
 def test_rules_without_modes():
     for rule in ("none", "standard"):
         assert mode_factor(rule, _dense(64, 64), _dense(16, 4)) == 1

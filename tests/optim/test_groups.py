@@ -1,6 +1,7 @@
 """Param groups: learning rates, decays and names worked out by hand."""
 
 import pytest
+import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
@@ -47,6 +48,12 @@ def test_kernels_that_may_grow_have_groups_of_their_own():
 def test_defaults():
     defaults = [optimizer(build()).defaults for optimizer in (nm.MuAdam, nm.MuAdamW, nm.MuSGD)]
     assert [(own["lr"], own["weight_decay"]) for own in defaults] == [(1e-3, 0), (1e-3, 0.01), (1e-3, 0)]
+
+
+def test_learning_rates_may_be_tensors():
+    groups = nm.param_groups(build(), torch.tensor(0.01), weight_decay=torch.tensor(0.1))
+    for group in groups:
+        assert group["lr"] * group["weight_decay"] == pytest.approx(0.001)
 
 
 def test_equal_names_are_numbered():
