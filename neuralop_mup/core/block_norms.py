@@ -67,7 +67,7 @@ def _spread(p: int, q: float) -> float:
 
 def _exact(p: int, q: float, blocks: int) -> float:
     t, log_below = _log_below(p, q, max(math.log(blocks), 21.0))  # one grid for all N that occur: E max is monotone in N
-    above = -np.expm1(blocks * log_below)
+    above = -np.expm1(float(blocks) * log_below)  # NumPy 1 has no integers beyond 64 bits
     return float(t[0] + (t[1] - t[0]) * (above.sum() - (above[0] + above[-1]) / 2))
 
 

@@ -70,9 +70,10 @@ def configurations(draw):
         {"n_modes": st.tuples(*[st.integers(2, modes)] * n_dim), "hidden_channels": st.integers(2, width)}
     )
     kwargs = {key: draw(st.sampled_from(values)) for key, values in OPTIONS.items()} | draw(size)
-    kwargs |= draw(st.sampled_from([{}, {}, {}, {"max_n_modes": tuple(n + 2 for n in kwargs["n_modes"])}]))
     # A base may have fewer layers, but neither more layers nor other data.
     base = draw(size) | draw(st.sampled_from([*[{}] * 4, {"n_layers": 1}, {"n_layers": 3}, {"in_channels": 4}]))
+    if draw(st.sampled_from([False, False, False, True])):
+        kwargs["max_n_modes"] = tuple(max(pair) + 2 for pair in zip(kwargs["n_modes"], base["n_modes"], strict=True))
     init_mult = draw(st.sampled_from([*[{}] * 8, *({role: 0.5} for role in ROLES)]))
     form = draw(st.sampled_from(["overrides", "model", "callable", "file"]))
     return kwargs, base, form, {"rule": draw(st.sampled_from(list(RULES))), "init_mult": init_mult}

@@ -195,7 +195,8 @@ def test_a_learning_rate_in_a_tensor_keeps_its_memory():
     for modes in ((8, 8), (6, 6)):
         model.n_modes = modes
         lrs = step_lrs(model, optimizer)
-        assert lrs == plan_lrs(bind(model).plan)
+        expected = plan_lrs(bind(model).plan).expected
+        assert {name: lr.item() for name, lr in lrs.items()} == pytest.approx(expected, rel=1e-6)  # float32
         places.append([lr.data_ptr() for lr in lrs.values()])
     assert places[0] == places[1]
 
