@@ -24,7 +24,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
 
 
 # Files with a fixture that takes long to set up (processes, a cluster, a database): one worker of pytest-xdist has them all.
-TOGETHER = ("tests_ci/test_engines_of_others.py", "tests/integrations/test_wrapping.py")
+TOGETHER = ("tests_ci/test_engines_of_others.py", "tests/test_wrapping.py")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -13,28 +13,28 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from neuralop_mup._version import __version__ as __version__
+from neuralop_mup.checkpoint import load_checkpoint, load_plan, save_plan
+from neuralop_mup.contrib.cuda_graphs import capture_steps
+from neuralop_mup.contrib.fsdp import shard
 from neuralop_mup.core import rules
 from neuralop_mup.core.initialize import initialize
-from neuralop_mup.core.layers import Alias, Param, register_layer
+from neuralop_mup.core.layers.registry import Alias, Param, register_layer
 from neuralop_mup.core.parametrize import is_parametrized, parametrize, save_base_shapes, unparametrize
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
 from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
-from neuralop_mup.integrations.fsdp import shard
-from neuralop_mup.integrations.plan_files import load_checkpoint, load_plan, save_plan
+from neuralop_mup.optim.checks import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
-from neuralop_mup.optim.follow import follow_plan, summary
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
-from neuralop_mup.optim.musoap.capture import capture_steps
+from neuralop_mup.optim.learning_rate import follow_plan, summary
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
-from neuralop_mup.optim.on_plan import check_optimizer
 
 if TYPE_CHECKING:
-    from neuralop_mup.instruments.feature_kernels import Kernels, kernels
-    from neuralop_mup.instruments.learned_rates import LearnedRates
-    from neuralop_mup.instruments.monitor import Monitor
+    from neuralop_mup.contrib.feature_kernels import Kernels, kernels
+    from neuralop_mup.contrib.learned_rates import LearnedRates
+    from neuralop_mup.contrib.monitor import Monitor
     from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, train, transfer, tune
 
 
@@ -87,12 +87,12 @@ __all__ = [
     "MupError",
 ]
 
-# Loaded when first used: training a model needs neither instruments nor plotting, Optuna and problems.
+# Loaded when first used: training a model needs neither plotting nor, Optuna and problems.
 _LAZY = {
     **dict.fromkeys(("train", "tune", "transfer", "sweep", "Tuned", "load_tuned", "log2_grid"), "lab"),
-    **dict.fromkeys(("kernels", "Kernels"), "instruments.feature_kernels"),
-    "LearnedRates": "instruments.learned_rates",
-    "Monitor": "instruments.monitor",
+    **dict.fromkeys(("kernels", "Kernels"), "contrib.feature_kernels"),
+    "LearnedRates": "contrib.learned_rates",
+    "Monitor": "contrib.monitor",
 }
 
 

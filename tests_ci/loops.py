@@ -126,7 +126,7 @@ def accelerate(folder, epochs, resume, seed, precision="no"):
     return list(accelerator.unwrap_model(called).parameters())
 
 
-LOOPS = {  # neuralop's Trainer is in tests/integrations/test_checkpoint.py
+LOOPS = {  # neuralop's Trainer is in tests/test_checkpoint.py
     "plain": plain,
     "compiled": partial(plain, compiled=True),
     "bf16": partial(plain, bf16=True),

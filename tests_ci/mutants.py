@@ -34,11 +34,14 @@ ROOT, OUTPUT = Path.cwd(), Path("build/mutants")
 TARGETS = {
     "rules": (["core/rules.py"], ["test_rules", "test_rule_functions"]),
     "norms": (["core/block_norms.py"], ["test_block_norms"]),
-    "plan": (["core/plan.py", "core/planning.py"], ["test_plan_contents", "test_parametrize", "test_layouts", "test_sizes"]),
-    "groups": (["optim/groups.py", "optim/musoap/groups.py"], ["test_groups", "test_musoap", "test_states"]),
-    "schedule": (["optim/musoap/length.py"], ["test_length"]),
+    "plan": (
+        ["core/plan.py", "core/make_plan.py"],
+        ["test_plan_contents", "test_parametrize", "test_layouts", "test_sizes"],
+    ),
+    "groups": (["optim/groups.py", "optim/musoap/matrix_groups.py"], ["test_groups", "test_musoap", "test_states"]),
+    "schedule": (["optim/schedule.py"], ["test_schedule"]),
     "musoap": (
-        ["optim/musoap/direction.py", "optim/musoap/bases.py", "optim/musoap/precision.py"],
+        ["optim/musoap/update.py", "optim/musoap/eigenbases.py", "optim/musoap/precision.py"],
         ["test_musoap", "test_musoap_gradients", "test_musoap_reference"],
     ),
     "key": (["lab/fingerprint.py", "lab/records.py"], ["test_fingerprint", "test_records"]),

@@ -27,8 +27,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import neuralop_mup as nm
-from neuralop_mup.core.plan_state import WEIGHTS_SCALED
 from neuralop_mup.core.rules import RULES
+from neuralop_mup.core.state_dict_hooks import WEIGHTS_SCALED
 
 WIDTHS = ("hidden_channels", "fno_hidden_channels", "uno_out_channels", "hidden_variable_codimension", "features")
 MODES = ("n_modes", "fno_n_modes", "uno_n_modes", "max_n_modes")
@@ -100,7 +100,7 @@ def _wrap(cls: type) -> None:
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
         global _rule
-        bound = signature.bind(self, *args, **kwargs)
+        bound = signature.resolve(self, *args, **kwargs)
         bound.apply_defaults()
         named = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         # GINO appends to its list arguments, also to its defaults.

@@ -24,7 +24,7 @@ from experiments.kept import missing
 from experiments.pages import named, table
 from experiments.rollout import PROBLEMS
 from experiments.training import LOST, STAGES, remembered, run_of
-from neuralop_mup.core.parts import MODES, WIDTH
+from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 

@@ -28,7 +28,7 @@ from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
 from experiments.training import STAGES, remembered, run_of
-from neuralop_mup.core.parts import MODES, WIDTH
+from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 

@@ -23,7 +23,7 @@ from experiments.curves import rounded, searched
 from experiments.fields import LAYERS, Field
 from experiments.kept import loss_of, missing
 from experiments.training import LOST, STAGES, remembered, run_of
-from neuralop_mup.core.parts import MODES, WIDTH
+from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import usual_lr
 

@@ -38,8 +38,8 @@ from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.training import FNOs
-from neuralop_mup.optim.musoap.length import trained_lr
 from neuralop_mup.optim.musoap.optimizer import AUX_LR, LR, usual_lr
+from neuralop_mup.optim.schedule import trained_lr
 from problems import get_problem
 
 #: Steps that count as taken before: the rate of so many more is the middle of each grid.

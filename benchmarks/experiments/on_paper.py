@@ -31,8 +31,8 @@ import neuralop_mup as nm
 from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.checks import GradientCheck
-from neuralop_mup.optim.musoap.ranks import owners
+from neuralop_mup.optim.musoap.gradient_check import GradientCheck
+from neuralop_mup.optim.musoap.parallel import owners
 
 # NVIDIA's data sheet of the H100 SXM: memory, float32 without tensor cores; a link of its nodes' network (400 Gb/s).
 BANDWIDTH, PEAK, LINK = 3.35e12, 67e12, 5e10

@@ -36,7 +36,7 @@ from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.training import FNOs
-from neuralop_mup.optim.musoap.length import progress_lr, usual_lr
+from neuralop_mup.optim.schedule import progress_lr, usual_lr
 from problems import get_problem
 
 BATCH = 10

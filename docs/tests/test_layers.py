@@ -15,7 +15,7 @@ SHARED = {"errors", "files", "validation", "torch_private", "_version"}
 # The folders from top to bottom, and the other folders that each imports.
 TABLE = {
     folder: set(re.findall(r"`(\w+)`", cell))
-    for folder, cell in re.findall(r"^\| `(\w+)/` \| .* \| (.*) \|$", PAGE, re.MULTILINE)
+    for folder, cell in re.findall(r"^\| `(\w+)/?` \| .* \| (.*) \|$", PAGE, re.MULTILINE)
 }
 PATHS = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

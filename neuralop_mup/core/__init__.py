@@ -1,8 +1,7 @@
-"""The theory and what it needs: a model is read once into a plan, and the plan is applied to its weights.
+"""The theory, the plan of a model, and its application to the weights.
 
-In the order in which they build on one another: ``rules`` (the whole theory), ``infshape`` (mup's mechanism), ``layers`` and
-``adapters`` (what a layer's parameters are), ``reading`` (of a model), ``arguments`` and ``parts`` (what a model keeps of
-itself, and what it is compared with), ``growth`` (what grows), ``planning`` and ``plan``, ``plan_state`` (the plan in a
-state dict), ``fresh`` (weights as neuralop draws them), ``parametrize`` and ``initialize`` (such weights drawn). ``depth``
-counts Fourier layers, and ``unwrap`` sees a model through what a training script wraps it in.
+Each module imports only those before it: ``rules`` (the theory), ``infshape`` (mup's mechanism), ``layers`` (descriptions),
+``describe_model``, ``arguments`` and ``rebuild`` (a model at other sizes), ``width_dims`` (which dimensions grow), ``plan``,
+``make_plan``, ``plan_warnings``, ``state_dict_hooks``, ``check_init``, ``parametrize``, ``initialize``. ``unwrap`` finds the
+model inside wrappers.
 """

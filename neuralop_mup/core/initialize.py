@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.layers import Alias, Copy, Describe, Description, Param, describe, described_as
+from neuralop_mup.core.layers.registry import Alias, Copy, Describe, Description, Param, describe, described_as
 from neuralop_mup.core.parametrize import Model, get_plan, scale_weights, set_plan
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import TRAINED
+from neuralop_mup.core.state_dict_hooks import TRAINED
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters

@@ -10,12 +10,15 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from neuralop_mup.core.doubts import doubts
-from neuralop_mup.core.fresh import check_fresh
+from neuralop_mup.core.check_init import check_init
+from neuralop_mup.core.describe_model import describe_model
 from neuralop_mup.core.infshape import save_shapes
-from neuralop_mup.core.parts import is_built_to_compare
+from neuralop_mup.core.make_plan import make_plan
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_state import (
+from neuralop_mup.core.plan_warnings import warnings_for
+from neuralop_mup.core.rebuild import is_built_to_compare
+from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
+from neuralop_mup.core.state_dict_hooks import (
     ATTRIBUTE,
     PLAN_CONFIRMED,
     TRAINED,
@@ -25,9 +28,6 @@ from neuralop_mup.core.plan_state import (
     attach_shapes,
     detach_hooks,
 )
-from neuralop_mup.core.planning import make_plan
-from neuralop_mup.core.reading import read
-from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.validation import check_names
@@ -131,11 +131,11 @@ def parametrize(
         )
     if base is not None:
         _warn_of_wider_base(plan)
-    for doubt in doubts(plan):
+    for doubt in warnings_for(plan):
         warnings.warn(doubt, UserWarning, stacklevel=2)
     pending = init and _on_meta(bare)
     if init and not pending:
-        check_fresh(bare, plan)
+        check_init(bare, plan)
         scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
     return model
@@ -323,7 +323,7 @@ def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """Kinds of axis of each parameter of a bare model's Fourier kernels: from its plan, quickly; without one it is read."""
     if (plan := vars(model).get(ATTRIBUTE)) is not None:
         return {row.name: row.axes for row in plan.rows if row.role == "spectral"}
-    return {name: info.param.axes for name, info in read(model).items() if info.param.role == "spectral"}
+    return {name: info.param.axes for name, info in describe_model(model).items() if info.param.role == "spectral"}
 
 
 def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:

@@ -16,7 +16,7 @@ REVISION = 1
 
 
 @dataclass(frozen=True)
-class Row:
+class ParamPlan:
     """One parameter: what it is, how big, how big at base, and its multipliers (all relative to base).
 
     Attributes
@@ -89,7 +89,7 @@ class Plan:
     ----------
     rule : str
         Name of the rule that the multipliers follow.
-    rows : tuple of Row
+    rows : tuple of ParamPlan
         In ``named_parameters`` order.
     init_mult : dict
         Multipliers of init by role (already inside the rows' ``init_mult``).
@@ -123,7 +123,7 @@ class Plan:
     """
 
     rule: str
-    rows: tuple[Row, ...]
+    rows: tuple[ParamPlan, ...]
     init_mult: Mapping[str, float]
     init_applied: bool = True
     init_pending: bool = False
@@ -171,10 +171,10 @@ class Plan:
         return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
 
     @cached_property
-    def _by_name(self) -> dict[str, Row]:
+    def _by_name(self) -> dict[str, ParamPlan]:
         return {row.name: row for row in self.rows}
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> ParamPlan:
         if name not in self:
             raise MupError(
                 f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, its text is "
@@ -185,7 +185,7 @@ class Plan:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._by_name
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ParamPlan]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -265,7 +265,7 @@ class Plan:
         return lines
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`Row`.
+        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`ParamPlan`.
 
         Of a rule that was given as a function it has the name, the reason and every number that the function gave.
 
@@ -326,7 +326,7 @@ class Plan:
                 if stored.pop(key, None):
                     raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
             stored.setdefault("revision", 0)
-            stored["rows"] = tuple(Row(**_fields(row)) for row in stored["rows"])
+            stored["rows"] = tuple(ParamPlan(**_fields(row)) for row in stored["rows"])
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
@@ -361,7 +361,7 @@ def _cells(plan: Plan) -> list[tuple[str, ...]]:
     return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], column, strict=True)]
 
 
-def _row_differences(a: Row, b: Row) -> list[str]:
+def _row_differences(a: ParamPlan, b: ParamPlan) -> list[str]:
     parts = [
         f"{what} {x} → {y}"
         for what, x, y in (

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.core.parametrize import WIDER
-from neuralop_mup.core.reading import check_grid
 from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.groups import MuAdam

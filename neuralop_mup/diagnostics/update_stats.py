@@ -18,7 +18,7 @@ from neuralop_mup.core.parametrize import kernels_and_axes
 from neuralop_mup.core.unwrap import is_sharded, unwrap
 from neuralop_mup.diagnostics.features import features, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.follow import effective_lrs, mults_of
+from neuralop_mup.optim.learning_rate import effective_lrs, mults_of
 
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]

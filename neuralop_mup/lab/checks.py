@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.reading import check_grid
+from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import copied
 from neuralop_mup.lab.problems.data import ProblemData

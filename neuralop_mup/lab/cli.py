@@ -19,8 +19,8 @@ import torch
 from jsonargparse import ArgumentParser, auto_parser
 
 from neuralop_mup._version import __version__
+from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.core.parametrize import get_plan, parametrize
-from neuralop_mup.core.reading import check_grid
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError, nearest

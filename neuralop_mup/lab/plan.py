@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.core.describe_model import fourier_blocks
 from neuralop_mup.core.parametrize import parametrize
-from neuralop_mup.core.parts import WIDTHS
-from neuralop_mup.core.reading import fourier_blocks
+from neuralop_mup.core.rebuild import WIDTHS
 from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
@@ -29,7 +29,7 @@ from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Training, build_model, losses_of, n_params, name_of, untouched
-from neuralop_mup.optim.musoap.length import seconds_of
+from neuralop_mup.optim.schedule import seconds_of
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16

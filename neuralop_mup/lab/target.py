@@ -13,10 +13,10 @@ import torch
 from neuralop.models import FNO
 from torch import nn
 
+from neuralop_mup.checkpoint import fit_plan
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.errors import MupError
-from neuralop_mup.integrations.plan_files import fit_plan
 from neuralop_mup.lab.files import read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete

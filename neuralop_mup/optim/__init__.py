@@ -1,6 +1,6 @@
-"""Optimizers that follow a model's plan.
+"""Param groups and optimizers that follow a model's plan.
 
-A model is read once into a ``binding``; ``groups`` are what optimizers are made of, with the three usual ones; ``musoap`` is
-the one of the second order. ``on_plan`` says whether an optimizer's learning rates are the plan's, holds them there while it
-trains, and warns of plain ones.
+``resolved_model`` reads a parametrized model, ``groups`` makes param groups and the usual optimizers from it,
+``learning_rate`` computes the rate of each step, ``schedule`` ends a training, ``checks`` compares an optimizer with the
+plan, ``musoap`` is MuSOAP.
 """

@@ -10,9 +10,9 @@ from torch import nn
 
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, rule_mult
-from neuralop_mup.optim.follow import follow
-from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
+from neuralop_mup.optim.checks import check_optimizer_state, family_of
+from neuralop_mup.optim.learning_rate import attach_lr_hooks
+from neuralop_mup.optim.resolved_model import ResolvedModel, resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
 _UPDATES = {"adam": "do not scale", "sgd": "scale"}
@@ -82,11 +82,11 @@ def param_groups(
     >>> optimizer = torch.optim.RMSprop(groups)
     >>> nm.follow_plan(model, optimizer)
     """
-    return groups_of(bind(model), lr, optimizer, weight_decay=weight_decay, lr_mult=lr_mult)
+    return groups_of(resolve(model), lr, optimizer, weight_decay=weight_decay, lr_mult=lr_mult)
 
 
 def groups_of(
-    binding: Binding,
+    resolved: ResolvedModel,
     lr: float,
     family: str = "adam",
     *,
@@ -100,10 +100,10 @@ def groups_of(
     # Numbers of NumPy would keep torch.load from reading the optimizer's state.
     lr, weight_decay = _plain(lr), _plain(weight_decay)
     multipliers = check_multipliers(lr_mult, "lr_mult")
-    growing = binding.growing if family == "adam" else {}
+    growing = resolved.growing if family == "adam" else {}
 
     groups: dict[tuple, dict[str, Any]] = {}
-    for row in binding.plan.rows:
+    for row in resolved.plan.rows:
         # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
         divisor = 1 / rule_mult(row, family)
         multiplier, convolution = multipliers.get(row.tuned_as, 1.0), growing.get(row.name)
@@ -118,7 +118,7 @@ def groups_of(
         if convolution is not None:
             settings |= {"mode_mult": 1.0, "step_mults": ("mode_mult",)}
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
-        group["params"].append(binding.parameters[row.name])
+        group["params"].append(resolved.parameters[row.name])
         if row.role not in group["name"]:
             group["name"].append(row.role)
     for (convolution, *_), group in groups.items():
@@ -311,8 +311,8 @@ def _built(
                 f"impl is a partial with {key}={impl.keywords[key]!r}, which every group's own {key}, scaled by the plan, "
                 f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
             )
-    binding = bind(model)
-    groups = groups_of(binding, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
+    resolved = resolve(model)
+    groups = groups_of(resolved, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
     try:
         optimizer = impl(groups, lr=_plain(lr), **kwargs)
     except (TypeError, ValueError) as error:  # of a name, of a number, or, as LBFGS, of groups
@@ -329,7 +329,7 @@ def _built(
             "with a learning rate that was tuned for it."
         )
     if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
-        follow(binding, optimizer, family)
+        attach_lr_hooks(resolved, optimizer, family)
         optimizer.register_load_state_dict_pre_hook(_take_state)
         optimizer.register_load_state_dict_post_hook(_bring_to_precision)
     return optimizer

@@ -7,7 +7,7 @@ from neuralop.models import FNO, UNO, UQNO
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.core.layers import BESIDE, fourier_depth
+from neuralop_mup.core.layers.registry import BESIDE, fourier_depth
 from support.comparing import assert_same
 from support.errors import refused
 

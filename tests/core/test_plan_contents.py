@@ -7,11 +7,11 @@ import pytest
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from neuralop_mup.core.plan import Plan, Row
+from neuralop_mup.core.plan import ParamPlan, Plan
 from neuralop_mup.core.rules import Size
 from support.errors import refused
 
-ROW = Row("read.weight", "readout", "Linear", ("out_fixed", "in"), (1, 64), (1, 16))
+ROW = ParamPlan("read.weight", "readout", "Linear", ("out_fixed", "in"), (1, 64), (1, 16))
 NEEDED = ("name", "role", "layer", "axes", "shape", "base_shape")
 STORED = {"rule": "none", "version": 2, "init_mult": {}, "rows": [{key: getattr(ROW, key) for key in NEEDED}]}
 

@@ -11,8 +11,8 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.core import planning
-from neuralop_mup.core.layers import fourier_depth
+from neuralop_mup.core import make_plan
+from neuralop_mup.core.layers.registry import fourier_depth
 from support.errors import refused
 
 
@@ -156,8 +156,8 @@ def test_a_kernel_that_grows_on_one_side(monkeypatch):
     # κ is that of a square kernel, and near 1 without more modes. The rates only differ by r_in, which is 1 and 16.
     assert row.lr_mult == pytest.approx(16 * square.lr_mult, rel=1e-12) and 0.95 < row.lr_mult < 1.05
     # In release 0.3, κ had a factor √in, here (16 / 256)^½. Plans of that release keep it.
-    monkeypatch.setattr(planning, "REVISION", 0)
-    former = planning.make_plan(lift(), {"width": 16})
+    monkeypatch.setattr(make_plan, "REVISION", 0)
+    former = make_plan.make_plan(lift(), {"width": 16})
     monkeypatch.undo()
     assert 0.25 < former["lift.weight.tensor"].lr_mult < 0.4
     stored = json.loads(former.text)

@@ -11,10 +11,10 @@ from torch.optim import adam, adamw
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import neuralop_mup as nm
-from neuralop_mup.optim.follow import effective_lrs
+from neuralop_mup.contrib.cuda_graphs import Captured, capture_steps
+from neuralop_mup.optim.learning_rate import effective_lrs
 from neuralop_mup.optim.musoap import optimizer as module
-from neuralop_mup.optim.musoap.capture import Captured, capture_steps
-from neuralop_mup.optim.musoap.checks import GradientCheck
+from neuralop_mup.optim.musoap.gradient_check import GradientCheck
 from support.errors import refused
 from support.models import small_fno
 from support.training import random_gradients

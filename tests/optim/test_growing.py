@@ -13,7 +13,7 @@ from neuralop.training import IncrementalFNOTrainer
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
-from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.resolved_model import resolve
 from support.cases import BY_NAME
 from support.comparing import differing
 from support.errors import refused
@@ -117,7 +117,7 @@ def test_fewer_modes_raise_the_learning_rates_of_every_layout(name):
         if hasattr(conv, attribute):
             setattr(conv, attribute, modes)
     after = step_lrs(model, optimizer)
-    assert after == plan_lrs(bind(model).plan)
+    assert after == plan_lrs(resolve(model).plan)
     assert {nm.summary(model)[name].role for name in after if after[name] > before[name]} == {"spectral"}
 
 
@@ -132,7 +132,7 @@ def test_learning_rates_under_schedulers(key):
         warnings.simplefilter("error")
         for step in range(STEPS):
             model.n_modes = {3: (6, 6), 7: (8, 8)}.get(step, model.n_modes)
-            assert step_lrs(model, optimizer) == plan_lrs(bind(model).plan, *lrs_of(reference), "sgd_lr_mult"), step
+            assert step_lrs(model, optimizer) == plan_lrs(resolve(model).plan, *lrs_of(reference), "sgd_lr_mult"), step
             reference.step()
             for scheduler in schedulers:
                 advance(scheduler)
@@ -195,7 +195,7 @@ def test_a_learning_rate_in_a_tensor_keeps_its_memory():
     for modes in ((8, 8), (6, 6)):
         model.n_modes = modes
         lrs = step_lrs(model, optimizer)
-        expected = plan_lrs(bind(model).plan).expected
+        expected = plan_lrs(resolve(model).plan).expected
         assert {name: lr.item() for name, lr in lrs.items()} == pytest.approx(expected, rel=1e-6)  # float32
         places.append([lr.data_ptr() for lr in lrs.values()])
     assert places[0] == places[1]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import neuralop_mup as nm
-from neuralop_mup.optim.musoap import blocks
-from neuralop_mup.optim.musoap.blocks import as_real
+from neuralop_mup.optim.musoap import stacks
+from neuralop_mup.optim.musoap.stacks import as_real
 from support.cases import BY_NAME
 from support.comparing import differing
 from support.errors import refused
@@ -178,7 +178,7 @@ def test_kernels_and_hidden_layers_have_no_width_and_no_mode_factor(rule):
 
 
 def test_axes_beyond_the_limit_keep_their_own_coordinates(monkeypatch):
-    monkeypatch.setattr(blocks, "MAX_BASIS", 8)
+    monkeypatch.setattr(stacks, "MAX_BASIS", 8)
     model, optimizer, _ = built()
     step(optimizer, model)
     assert not any(key.startswith("basis") for key in optimizer.state[model.get_parameter(KERNEL)])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup.optim.musoap.bases import first_basis, orthonormal, renewed
-from neuralop_mup.optim.musoap.checks import GradientCheck
+from neuralop_mup.optim.musoap.eigenbases import first_basis, orthonormal, renewed
+from neuralop_mup.optim.musoap.gradient_check import GradientCheck
 from neuralop_mup.optim.musoap.precision import full_precision
 from support.comparing import differing
 from support.errors import refused

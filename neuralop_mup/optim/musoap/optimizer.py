@@ -16,11 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.binding import bind
-from neuralop_mup.optim.follow import follow
-from neuralop_mup.optim.musoap import ranks
-from neuralop_mup.optim.musoap.bases import first_basis, renewed
-from neuralop_mup.optim.musoap.blocks import (
+from neuralop_mup.optim.checks import check_optimizer_state
+from neuralop_mup.optim.learning_rate import attach_lr_hooks
+from neuralop_mup.optim.musoap import parallel
+from neuralop_mup.optim.musoap.eigenbases import first_basis, renewed
+from neuralop_mup.optim.musoap.gradient_check import CHECKS, GradientCheck
+from neuralop_mup.optim.musoap.matrix_groups import musoap_groups
+from neuralop_mup.optim.musoap.precision import full_precision
+from neuralop_mup.optim.musoap.stacks import (
     PAIR,
     Blocks,
     Members,
@@ -31,10 +34,9 @@ from neuralop_mup.optim.musoap.blocks import (
     wide,
     wide_type,
 )
-from neuralop_mup.optim.musoap.checks import CHECKS, GradientCheck
-from neuralop_mup.optim.musoap.direction import BASIS_BETA, Averages, Scratch, direction, follow_gradients
-from neuralop_mup.optim.musoap.groups import musoap_groups
-from neuralop_mup.optim.musoap.length import (
+from neuralop_mup.optim.musoap.update import BASIS_BETA, Averages, Scratch, direction, follow_gradients
+from neuralop_mup.optim.resolved_model import resolve
+from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
     Stopwatch,
@@ -49,8 +51,6 @@ from neuralop_mup.optim.musoap.length import (
     trained_lr,
     usual_lr,
 )
-from neuralop_mup.optim.musoap.precision import full_precision
-from neuralop_mup.optim.on_plan import check_optimizer_state
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
@@ -244,16 +244,16 @@ class MuSOAP(torch.optim.Optimizer):
             raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
         _check_rates(lr, aux_lr)
         given = None if steps is None or isinstance(steps, str) else int(steps)
-        binding = bind(model)
+        resolved = resolve(model)
         usual_aux, follows = AUX_LR, None
-        if lr is None and (start_error is not None or binding.is_trained):
+        if lr is None and (start_error is not None or resolved.is_trained):
             lr = trained_lr(given, start_error)
             usual_aux *= lr / LR
         elif lr is None:
             lr, follows = usual_lr(given), "progress" if steps is None else "steps"
         # Numbers of NumPy would keep torch.load from reading the state.
         lr, aux_lr, weight_decay = float(lr), float(usual_aux if aux_lr is None else aux_lr), float(weight_decay)
-        groups = musoap_groups(binding, lr, aux_lr, base_depth, weight_decay, lr_mult)
+        groups = musoap_groups(resolved, lr, aux_lr, base_depth, weight_decay, lr_mult)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
             **BEGINNING,
@@ -277,7 +277,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
         follow_length(self.param_groups, 0)
-        follow(binding, self)
+        attach_lr_hooks(resolved, self)
 
     @property
     def cycle(self) -> int:
@@ -342,7 +342,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._follow_length(groups, taken)
         if (together := self._process_group or self._replicas) and not self._compared:
             rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
-            ranks.check_equal(rates, steps, groups[0]["params"][0].device, together)
+            parallel.check_equal(rates, steps, groups[0]["params"][0].device, together)
             self._compared = True
         self._check.refuse_earlier()
         self._on_device(groups)
@@ -361,7 +361,7 @@ class MuSOAP(torch.optim.Optimizer):
                 elif members := self._follow(group):
                     sent += self._shared(index, group, members)
             if sent and self._process_group is not None:
-                ranks.broadcast_moved(sent, self._process_group)
+                parallel.broadcast_moved(sent, self._process_group)
 
     def _follow_length(self, groups: list[dict[str, Any]], taken: int) -> None:
         """Set the learning rate of the next step, and tell of one beyond the end."""
@@ -486,7 +486,7 @@ class MuSOAP(torch.optim.Optimizer):
         for p, layout in members:
             if not self.state[p]:
                 state = _new_state(p, layout)
-                sharded = {key: ranks.sharded_like(p, state[key]) for key in _SHARDED} if hasattr(p, "placements") else {}
+                sharded = {key: parallel.sharded_like(p, state[key]) for key in _SHARDED} if hasattr(p, "placements") else {}
                 self.state[p].update({**state, **sharded})
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
@@ -496,18 +496,18 @@ class MuSOAP(torch.optim.Optimizer):
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
         """Move parameters, those that are this process's to move; what each process has to send to the others."""
         if any([hasattr(p, "placements") for p, _ in members]):  # noqa: C419
-            ranks.through_owners(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
+            parallel.through_owners(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
             return []
         if self._process_group is None:
             self._move(members, self.state, group, index)
             return []
-        owners = ranks.owners([p.numel() for p, _ in members], self._process_group.size())
+        owners = parallel.owners([p.numel() for p, _ in members], self._process_group.size())
         owned = list(zip(members, owners, strict=True))
         self._move([m for m, owner in owned if owner == self._process_group.rank()], self.state, group, index)
         for (p, _), owner in owned:
             if owner != self._process_group.rank():
                 self.state[p]["step"] += 1
-        return [(owner, ranks.moved(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
+        return [(owner, parallel.moved(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
@@ -640,7 +640,7 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
 
 def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
     """The state of a parameter before its first step: momentum, second moments in the rotated coordinates, each axis's Gram
-    matrix and basis where it has one, and ranks."""
+    matrix and basis where it has one, and parallel."""
     like: dict[str, Any] = {"dtype": wide_type(p).to_real(), "device": p.device}
     axes, sizes = axes_of(p, layout), {axis: n for axis, n in enumerate(p.shape) if layout[axis] != PAIR}
     state: dict[str, Any] = {

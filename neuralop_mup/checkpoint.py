@@ -1,0 +1,324 @@
+"""Plans in files: beside weights, for a model whose weights come from a file, and in checkpoint folders of neuralop's."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.describe_model import ParameterInfo, describe_model
+from neuralop_mup.core.infshape import GROWS
+from neuralop_mup.core.make_plan import make_rows
+from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
+from neuralop_mup.core.plan import ParamPlan, Plan
+from neuralop_mup.core.rules import RULES
+from neuralop_mup.core.state_dict_hooks import KEY, PLAN_CONFIRMED, check_same_plan, listed
+from neuralop_mup.core.unwrap import check_unsharded, unwrap
+from neuralop_mup.core.width_dims import assign_roles
+from neuralop_mup.errors import MupError
+from neuralop_mup.files import replace_file
+from neuralop_mup.optim.checks import check_optimizer_state
+
+
+def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
+    """Write the plan of a model to a file (JSON): base shapes, rule and its version, every multiplier.
+
+    ``torch.save(model.state_dict(), …)`` and neuralop's ``save_checkpoint`` carry the plan by themselves; a file is for
+    formats that keep tensors alone, such as ``torch.distributed.checkpoint``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model, wrapped or not.
+    path : path
+        The file to write; on a failure an older one stays.
+
+    Raises
+    ------
+    MupError
+        If the model is not parametrized, its weights are still to be drawn, or the file cannot be written.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> nm.save_plan(model, "plan.json")
+    """
+    plan = get_plan(model)
+    if plan.init_pending:
+        raise MupError("The weights are still to be drawn: call neuralop_mup.initialize(model) before saving its plan.")
+    with replace_file(path, "the plan") as part:
+        part.write_text(plan.to_json())
+
+
+def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> nn.Module:
+    """Attach the plan that weights were saved with, without rescaling anything.
+
+    For a model whose weights come from a checkpoint, before or after they are loaded: one that neuralop's
+    ``from_checkpoint`` returned, or one built anew. ``MuSOAP`` then takes the learning rate of trained weights, as after
+    ``parametrize(model, init=False)``. On a model that is parametrized already the plans are compared.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, wrapped or not, sharded or not.
+    source : path, mapping or Plan
+        A file from :func:`save_plan`, a saved state dict (``model_state_dict.pt``), a state dict, or a plan. A saved
+        state dict is unpickled: take one from a source that you trust.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model.
+
+    Raises
+    ------
+    MupError
+        If the source is unreadable, cut off or without a plan; the plan is another model's, of another version of the
+        rules, or not the one that the model has. The message says what differs; the model is as it was.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> nm.save_plan(nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8}), "plan.json")
+    >>> model = nm.load_plan(FNO((8,), 1, 1, 16), "plan.json")
+    >>> nm.summary(model)["lifting.fcs.1.weight"].lr_mult
+    0.5
+    """
+    bare, name = unwrap(model), f"This {type(source).__name__}"
+    if isinstance(source, (str, os.PathLike)):
+        name, source = repr(os.fspath(source)), load_file(Path(source))
+    plan = fit_plan(bare, plan_in(source, name), name)
+    # Weights that are still to come stay so: load_state_dict brings them.
+    pending = is_parametrized(bare) and get_plan(bare).init_pending
+    set_plan(bare, replace(plan, init_pending=pending), trained=_are_to_be_trained_on(bare))
+    setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
+    return model
+
+
+def load_checkpoint(
+    folder: str | os.PathLike,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    scheduler: Any = None,
+    *,
+    name: str | None = None,
+) -> int:
+    """Load what neuralop's ``Trainer(save_every=…)`` or ``save_training_state`` saved, plan included; all is checked first.
+
+    neuralop's own ``resume_from_dir`` checks nothing, and trains the saved epoch once more. Instead::
+
+        trainer.start_epoch = nm.load_checkpoint("ckpt", model, optimizer, scheduler)
+        trainer.train(train_loader, test_loaders, optimizer, scheduler, …)
+
+    Parameters
+    ----------
+    folder : path
+        ``save_dir`` of the Trainer. Its files are unpickled: take them from a source that you trust.
+    model : torch.nn.Module
+        Parametrized as it was (the plans are compared) or not parametrized (the plan is attached, nothing is rescaled).
+    optimizer, scheduler : optional
+        Built for ``model``, as they were. Their states are loaded if given.
+    name : str, optional
+        ``best_model`` or ``model``. By default the one that was saved last, which is the one that the optimizer's state
+        and the epoch belong to.
+
+    Returns
+    -------
+    int
+        The epoch to go on with: the one after the last that was saved, 0 if the folder does not say.
+
+    Raises
+    ------
+    MupError
+        If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's state
+        was saved with other weights or is of other groups, the scheduler's is of another kind, or the model is sharded.
+        Nothing is loaded then, nor where the optimizer or the scheduler itself refuses its state.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> from neuralop.training import save_training_state
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> optimizer = nm.MuAdam(model, lr=8e-3)
+    >>> save_training_state("ckpt", "model", model, optimizer, epoch=4)
+    >>> again = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> nm.load_checkpoint("ckpt", again, nm.MuAdam(again, lr=8e-3))
+    5
+    """
+    folder, bare = Path(folder), unwrap(model)
+    check_unsharded(bare, "load_checkpoint")
+    if any(p.is_meta for p in bare.parameters()):
+        raise MupError("The model is on the meta device, which holds no weights: call model.to_empty(device=…) first.")
+    manifest = load_file(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
+    path = _weights_file(folder, name, manifest)
+    is_latest = manifest.get("model") in (None, path.name)
+    if not is_latest and (optimizer is not None or scheduler is not None):
+        raise MupError(
+            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, and {path.name!r} holds "
+            "weights of another time: leave name out to go on from the last save, or load these weights alone, without an "
+            "optimizer and a scheduler."
+        )
+    weights = load_file(path)
+    plan = fit_plan(bare, plan_in(weights, repr(str(path))), repr(str(path)))
+    _check_weights(bare, weights, path)
+    states = []
+    for part, file, check in (
+        (optimizer, "optimizer.pt", check_optimizer_state),
+        (scheduler, "scheduler.pt", _check_scheduler_state),
+    ):
+        if part is not None:
+            if not (folder / file).is_file():
+                raise MupError(f"{str(folder)!r} has no {file}: it was saved without; pass None to start with a new one.")
+            states.append((part, load_file(folder / file)))
+            check(*states[-1])
+
+    # Optimizer and scheduler, of whatever class, may still refuse: the weights, which were checked, come after them.
+    before = [(part, part.state_dict()) for part, _ in states]
+    try:
+        for part, state in states:
+            part.load_state_dict(state)
+    except BaseException:
+        for part, state in before:
+            part.load_state_dict(state)
+        raise
+    set_plan(bare, plan, trained=_are_to_be_trained_on(bare))
+    bare.load_state_dict(weights)
+    return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
+
+
+def _are_to_be_trained_on(model: nn.Module) -> bool:
+    """Whether weights that a file has replace none that were drawn for this plan."""
+    return not is_parametrized(model) or not get_plan(model).init_applied
+
+
+def plan_in(source: Any, name: str) -> Plan:
+    """A plan, or the one that a state dict, or a dict of several, carries; ``name`` is what a refusal calls it."""
+    if isinstance(source, Plan):
+        return source
+    states = [source, *source.values()] if isinstance(source, Mapping) else []
+    for metadata in (getattr(state, "_metadata", None) for state in states):
+        for entry in metadata.values() if isinstance(metadata, Mapping) else ():
+            if isinstance(entry, Mapping) and KEY in entry:
+                return Plan.from_json(entry[KEY])
+    raise MupError(
+        f"{name} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or its "
+        "entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize the "
+        "model with init=False, and load the weights after."
+    )
+
+
+def load_file(path: Path) -> Any:
+    """What is in a file: a plan, if it is JSON, else what ``torch.save`` wrote."""
+    try:
+        with path.open("rb") as file:
+            is_text = file.read(1) == b"{"
+        # Of a model without a plan neuralop saves classes and functions beside tensors, which the default refuses.
+        return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
+    except Exception as error:  # torch's, zip's and pickle's errors share no base class
+        raise MupError(f"{str(path)!r} cannot be loaded: it is cut off, or no file of torch.save ({error}).") from error
+
+
+def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
+    """The plan as this model's, with all that rows carry; refused if it is not what its base shapes and rule make of it."""
+    if plan.init_pending:
+        raise MupError(f"{source} was saved before its weights were drawn: save the plan after neuralop_mup.initialize.")
+    if is_parametrized(model):
+        ours = get_plan(model)
+        check_same_plan(ours, plan, f"{source} belongs")
+        return replace(ours, init_applied=plan.init_applied, init_pending=False)
+    found = describe_model(model)
+    check_no_plan(model)
+    alone = sorted(found.keys() ^ {row.name for row in plan})
+    lines = [f"{name}: not in the {'plan' if name in found else 'model'}" for name in alone]
+    lines = lines or [line for name, info in found.items() if (line := _shape_difference(info, plan[name]))]
+    if not lines:
+        again = _remake_plan(plan, found)
+        lines = plan.differences(again)
+    if lines:
+        raise MupError(
+            f"The plan of {source} is not one of this {type(model).__name__} ({listed(lines)}): build the model with the "
+            "arguments that it was saved with."
+        )
+    return again
+
+
+def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
+    """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
+    grows = {row.name: tuple(kind in GROWS and not row.fixed for kind in row.axes) for row in plan.rows}
+    found = assign_roles(found, grows, trainable=False)
+    for row in plan.rows:
+        found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)
+    if plan.function is not None or plan.rule in RULES:
+        return replace(plan, rows=make_rows(found, plan.mode_rule, plan.init_mult, plan.revision))
+    # A function of somebody's: what it made of kernels stands in the file and nowhere else.
+    rows = make_rows(found, "none", plan.init_mult, plan.revision)
+    numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
+    return replace(
+        plan,
+        rows=tuple(
+            replace(row, **{key: getattr(plan[row.name], key) for key in numbers}) if row.role == "spectral" else row
+            for row in rows
+        ),
+    )
+
+
+def _shape_difference(f: ParameterInfo, row: ParamPlan) -> str:
+    """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
+    fits = len(row.axes) == len(row.shape) == len(f.shape) and all(
+        planned == here or (f.shape != f.tensor_shape and kind.startswith("modes") and planned <= stored)
+        for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True)
+    )
+    in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
+    return "" if fits else f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
+
+
+def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
+    """The file of weights to load: the one asked for, else the one that the manifest says was saved last."""
+    last = [manifest["model"]] if manifest.get("model") else ["best_model_state_dict.pt", "model_state_dict.pt"]
+    names = [f"{name}_state_dict.pt"] if name else last
+    found = [path for n in names if (path := folder / n).is_file()]
+    if not found:
+        raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(names)}.")
+    if len(found) > 1:
+        raise MupError(
+            f"{str(folder)!r} holds {' and '.join(path.name for path in found)}, and no manifest says which was saved last: "
+            "pass name='model' or name='best_model'."
+        )
+    return found[0]
+
+
+def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
+    ours, theirs = (
+        {key: tuple(value.shape) for key, value in state.items() if isinstance(value, torch.Tensor)}
+        for state in (model.state_dict(), weights)
+    )
+    for key in {**ours, **theirs}:
+        if ours.get(key) != theirs.get(key):
+            raise MupError(
+                f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}: build "
+                "the model with the arguments that it was saved with."
+            )
+
+
+def _check_scheduler_state(scheduler: Any, state: Any) -> None:
+    """Refuse the state of another kind of scheduler: torch's take whatever attributes a state has."""
+
+    # Without underscore are the settings; verbose is of some versions of torch only.
+    ours, theirs = (
+        {key for key in kept if not key.startswith("_") and key != "verbose"} if isinstance(kept, Mapping) else set()
+        for kept in (scheduler.state_dict(), state)
+    )
+    if ours != theirs:
+        raise MupError(
+            f"The scheduler's state that was saved is not that of a {type(scheduler).__name__}: build the scheduler as it "
+            "was, or pass None to go on without its state."
+        )

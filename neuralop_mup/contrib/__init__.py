@@ -1,0 +1,1 @@
+"""Useful tools that are neither μP nor MuSOAP. They import the core; the core never imports them."""

@@ -1,0 +1,86 @@
+"""One model shared between processes by torch's FSDP2, complex kernels included."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from neuralop.layers.base_spectral_conv import BaseSpectralConv
+from torch import nn
+
+from neuralop_mup.core.parametrize import Model, is_parametrized
+from neuralop_mup.core.state_dict_hooks import attach_shapes
+from neuralop_mup.core.unwrap import check_unsharded, unwrap
+from neuralop_mup.errors import MupError
+from neuralop_mup.torch_private import fsdp_placement
+
+
+def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
+    """Apply torch's ``fully_shard`` (FSDP2) to each spectral convolution and to the model, kernels included.
+
+    FSDP2 refuses to communicate real and complex parameters together ("expects uniform original parameter dtype"), so
+    that ``fully_shard(FNO(…))`` fails in its first forward. Here the complex ones get a process group of their own.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A neural operator, parametrized or not, on the device of the mesh or on the meta device.
+    mesh : torch.distributed.device_mesh.DeviceMesh, optional
+        One-dimensional; all processes if not given.
+    **kwargs
+        Passed on to ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is given).
+
+    Returns
+    -------
+    torch.nn.Module
+        The same model. Build the optimizer afterwards: parameters are now sharded tensors.
+
+    Raises
+    ------
+    MupError
+        If the model is wrapped or sharded already, the mesh has several dimensions, or this torch is too old to give
+        parameters process groups of their own.
+
+    Examples
+    --------
+    In a program that ``torchrun`` starts:
+
+    >>> import torch.distributed as dist  # doctest: +SKIP
+    >>> dist.init_process_group()  # doctest: +SKIP
+    >>> model = nm.shard(nm.parametrize(FNO((8, 8), 1, 1, 64), base={"hidden_channels": 32}))  # doctest: +SKIP
+    >>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
+    """
+    if not isinstance(model, nn.Module) or unwrap(model) is not model:
+        raise MupError(f"shard takes the bare model, got {type(model).__name__}: shard first, then compile.")
+    check_unsharded(model, "shard")
+    try:
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import Shard
+
+        mesh_info, placement = fsdp_placement()
+    except ImportError as error:
+        raise MupError(
+            f"torch {torch.__version__} cannot shard real and complex parameters of one model (FSDP2 has no process groups "
+            "by parameter): update torch, or use DistributedDataParallel."
+        ) from error
+    if mesh is None:
+        on_meta = "cuda" if torch.cuda.is_available() else "cpu"
+        device = next((p.device.type for p in model.parameters() if not p.is_meta), on_meta)
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
+    if mesh.ndim != 1:
+        raise MupError(f"shard takes a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
+    group = dist.new_group(mesh.mesh.flatten().tolist())
+    complex_info = mesh_info(DeviceMesh.from_group(group, mesh.device_type), shard_mesh_dim=0)
+
+    def place(parameter: nn.Parameter) -> Any:
+        return placement(Shard(0), complex_info) if parameter.is_complex() else None
+
+    # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
+    owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
+    for parameter in model.parameters():
+        parameter.sharded_away = True  # other tensors take their place, and an optimizer that holds these trains nothing
+    for module in [*owners, model]:
+        fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
+    if is_parametrized(model):
+        attach_shapes(model)  # the parameters are other tensors than before
+    return model

@@ -1,0 +1,316 @@
+r"""Learning rates that are learned while a model trains, by their hypergradient.
+
+Each role u has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step is linear in the learning rate for every
+optimizer here, decay included: :math:`p_{t+1} = p_t + \Delta_t` with
+:math:`\Delta_t = m_u v_t`, where :math:`v_t` does not depend on :math:`m_u`. So, with the next batch's loss L and its
+gradient :math:`g_{t+1}` at :math:`p_{t+1}`, the chain rule gives the *hypergradient* exactly, without a second backward
+pass:
+
+.. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
+   = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
+
+It has the units of the loss, and a size that changes with width and during training. What is followed is the cosine of
+gradient and last update, which is in [-1, 1] and zero where h is:
+
+.. math:: a_u \leftarrow a_u - \beta\, c_u , \qquad
+   c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
+
+If the loss still falls along the last update the rate grows, if it rises the rate shrinks, by at most a factor of
+:math:`e^{\beta}` a step. β is ``hyper_lr``; neither the loss's scale nor clipping by the global norm changes anything.
+
+Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
+3, and the multiplicative rule, which normalises by these two norms; here with the exponential as its link, so that
+multipliers stay positive); Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371.
+What it cannot see: the loss one step ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in
+Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from neuralop_mup.core.unwrap import is_sharded
+from neuralop_mup.errors import Diverged, MupError, nearest
+from neuralop_mup.optim.checks import LR_HOOKS, unwrap_optimizer
+from neuralop_mup.optim.groups import number_equal_names
+from neuralop_mup.optim.learning_rate import set_mult
+from neuralop_mup.optim.resolved_model import resolve
+from neuralop_mup.validation import check_count, is_number
+
+# Multipliers stay between 1/32 and 32.
+_LARGEST_LOG = math.log(32)
+# On an optimizer whose rates are being learned; torch leaves it out of copies, as it does the hooks.
+_LEARNING = "_neuralop_mup_learning"
+# Lists of a group with one entry for each of its parameters; they are split with them.
+_PARALLEL = ("params", "param_names", "layouts")
+
+
+class LearnedRates:
+    """Learn a multiplier on the learning rate of each role while the optimizer trains.
+
+    It hangs on the hooks of ``optimizer.step``, so that the training loop stays as it is. The multiplier stands in each
+    group as ``learned_mult``, one of its ``step_mults``, and applies for the step alone: ``lr`` stays with the schedulers.
+    Weight decay follows it, as it does ``lr_mult``. Roles that share a group get groups of their own. Multipliers stay
+    between 1/32 and 32. ``optimizer.state_dict()`` holds everything, so that a resumed run goes on bit for bit.
+
+    Build it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Of :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD`` or ``MuSOAP``, or any that
+        :func:`~neuralop_mup.follow_plan` holds to a plan.
+    hyper_lr : float, default 0.05
+        β: the largest change of a multiplier's logarithm in one step, above 0 and at most 1.
+    roles : sequence of str, optional
+        The roles whose rates are learned; all of them if not given. The others keep what the rule says.
+    until : int, optional
+        Learn for so many steps, then keep what was learned, e.g. until a schedule begins to decay: multipliers otherwise
+        grow against it.
+
+    Attributes
+    ----------
+    latest : list of dict
+        ``kind``, ``name``, ``value`` of the last step that learned: ``hypergradient`` h and ``cosine`` c of each role.
+
+    Raises
+    ------
+    MupError
+        If the optimizer is not held to a plan, has learned rates already, has a scheduler although groups must be split, its
+        model is sharded, or an argument is not usable. In ``optimizer.step``: with a closure, whose gradient comes too late.
+    Diverged
+        In ``optimizer.step``, before anything is changed: if a hypergradient is not finite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 16), base={"hidden_channels": 8})
+    >>> optimizer = nm.MuAdamW(model, lr=4e-3)
+    >>> rates = nm.LearnedRates(optimizer, until=500)
+    >>> sorted(rates.mults)
+    ['hidden', 'input', 'readout', 'spectral', 'vector']
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        hyper_lr: float = 0.05,
+        *,
+        roles: Collection[str] | None = None,
+        until: int | None = None,
+    ) -> None:
+        if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
+            raise MupError(f"hyper_lr is {hyper_lr!r}; give a number above 0 and at most 1, such as 0.05.")
+        if until is not None:
+            check_count("until", until, "steps")
+        optimizer = unwrap_optimizer(optimizer)
+        follower = getattr(optimizer, LR_HOOKS, None)
+        if follower is None:
+            raise MupError(
+                f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build "
+                "it as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan."
+            )
+        if getattr(optimizer, _LEARNING, False):
+            raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+        if is_sharded(follower.model):
+            raise MupError(
+                f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products "
+                "of whole ones: learn rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
+            )
+        resolved = resolve(follower.model)
+        role_of = {resolved.parameters[row.name]: row.role for row in resolved.plan.rows if not row.fixed}
+        here = set(role_of.values())
+        if unknown := [role for role in roles or () if role not in here]:
+            raise MupError(f"There is no role {unknown[0]!r} to learn a rate for: {nearest(unknown[0], here)}")
+        wanted = here if roles is None else roles
+        groups = _split(optimizer.param_groups, {p: role for p, role in role_of.items() if role in wanted})
+        if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
+            # A scheduler keeps one number for each group that it found.
+            raise MupError(
+                f"This optimizer has a scheduler already, and to learn the rates its {len(optimizer.param_groups)} groups "
+                f"must become {len(groups)}: build LearnedRates before the scheduler."
+            )
+        self.optimizer, self.hyper_lr, self.until = optimizer, hyper_lr, until
+        self.latest: list[dict[str, Any]] = []
+        self._master = {
+            role_of[p]: group.get("lr_mult", 1.0) / group.get("rule_mult", 1.0)
+            for group in groups
+            for p in group["params"]
+            if p in role_of
+        }
+        self._last: dict[torch.Tensor, torch.Tensor] = {}  # what the last step added to each parameter
+        self._held: dict[torch.Tensor, torch.Tensor] | None = None  # within a step, the parameters before it
+        optimizer.param_groups[:] = groups
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+            optimizer.register_state_dict_post_hook(self._save),
+            optimizer.register_load_state_dict_pre_hook(self._load),
+        ]
+        follower.attach(optimizer)  # behind these hooks: a multiplier applies to the step whose gradient it was learned from
+        setattr(optimizer, _LEARNING, True)
+
+    @property
+    def mults(self) -> dict[str, float]:
+        """The multiplier of each role that is learned, relative to the rule, now.
+
+        Returns
+        -------
+        dict of str to float
+            By role; 1 where nothing was learned yet.
+
+        Examples
+        --------
+        >>> rates.mults
+        {'vector': 1.0, 'input': 1.0, 'spectral': 1.0, 'hidden': 1.0, 'readout': 1.0}
+        """
+        learned = [group for group in self.optimizer.param_groups if "learned" in group]
+        return {group["learned"]["of"]: group["learned_mult"] for group in learned}
+
+    @property
+    def lr_mult(self) -> dict[str, float]:
+        """The multiplier of each role, the optimizer's own ``lr_mult`` included: what a larger model's optimizer takes.
+
+        Returns
+        -------
+        dict of str to float
+            By role, those that are not learned included.
+
+        Examples
+        --------
+        After training, for a larger model:
+
+        >>> target = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 8})
+        >>> optimizer = nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)
+        """
+        return {role: master * self.mults.get(role, 1.0) for role, master in self._master.items()}
+
+    def close(self) -> None:
+        """Stop learning. What was learned stays in the groups and applies.
+
+        Examples
+        --------
+        >>> rates.close()
+        """
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._last = [], {}
+        setattr(self.optimizer, _LEARNING, False)
+
+    def _learning(self) -> dict[str, list[dict[str, Any]]]:
+        """The groups of each role that still learns."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for group in self.optimizer.param_groups:
+            if "learned" in group and (self.until is None or group["learned"]["steps"] < self.until):
+                groups.setdefault(group["learned"]["of"], []).append(group)
+        return groups
+
+    @torch.no_grad()
+    def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if any(callable(value) for value in (*args, *kwargs.values())):
+            raise MupError(
+                "LearnedRates reads the gradient before a step, and a closure computes it within: call backward() first, "
+                "then optimizer.step() without a closure."
+            )
+        if self._held is None:  # else a hook that torch calls twice, or the step before this one raised
+            self._learn()
+        self._last = {}  # before copies are made: there is memory for one
+        learning = [p for groups in self._learning().values() for group in groups for p in group["params"]]
+        self._held = {p: p.detach().clone() for p in learning if p.grad is not None}
+
+    @torch.no_grad()
+    def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+        if self._held is None:
+            return
+        self._last = {p: torch.sub(p, before, out=before) for p, before in self._held.items()}
+        self._held = None
+        for groups in self._learning().values():
+            for group in groups:
+                group["learned"]["steps"] += 1
+
+    def _learn(self) -> None:
+        """One step of every multiplier; nothing is changed if one of them cannot be made."""
+        learning = self._learning()
+        products = {role: _products(groups, self._last) for role, groups in learning.items()}
+        sums = {role: torch.stack(each).sum(0) for role, each in products.items() if each}
+        if not sums:
+            return
+        device = next(iter(sums.values())).device
+        values = torch.stack([total.to(device) for total in sums.values()]).tolist()  # one wait for the device a step
+        found = dict(zip(sums, values, strict=True))
+        if broken := [role for role, numbers in found.items() if not all(map(math.isfinite, numbers))]:
+            raise Diverged(
+                f"The hypergradient of {broken[0]!r} is not finite, so its learning rate cannot be learned and this step "
+                "was not taken: lower the learning rate, or clip gradients."
+            )
+        self.latest = []
+        for role, (h, of_gradient, of_update) in found.items():
+            squared = of_gradient * of_update
+            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # zero: a learning rate of zero, or no gradient
+            log = math.log(learning[role][0]["learned_mult"]) - self.hyper_lr * cosine
+            for group in learning[role]:
+                group["learned_mult"] = math.exp(min(max(log, -_LARGEST_LOG), _LARGEST_LOG))
+            self.latest.append({"kind": "hypergradient", "name": role, "value": h})
+            self.latest.append({"kind": "cosine", "name": role, "value": cosine})
+
+    def _save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        last = {i: self._last[p].clone() for i, p in enumerate(_parameters(optimizer)) if p in self._last}
+        state["learned_rates"] = {"last": last}
+
+    def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        ours, theirs = (
+            [group.get("learned", {}).get("of") for group in groups]
+            for groups in (optimizer.param_groups, state.get("param_groups", []))
+        )
+        if "learned_rates" not in state or ours != theirs:
+            raise MupError(
+                "This optimizer state was saved without learned rates, or with those of other roles: build LearnedRates as "
+                "it was when the state was saved, or load the state first and build LearnedRates after."
+            )
+        parameters, last = _parameters(optimizer), state["learned_rates"]["last"]
+        self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
+        self._held = None
+
+
+def _products(groups: Sequence[Mapping[str, Any]], last: Mapping[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
+    """⟨g, Δ⟩, ‖g‖² and ‖Δ‖² of each parameter that has both."""
+    params = [p for group in groups for p in group["params"] if p in last and p.grad is not None]
+    pairs = ((_flat(p.grad), _flat(last[p])) for p in params)
+    return [torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double() for g, update in pairs]
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+    return x.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, str]) -> list[dict[str, Any]]:
+    """The groups, in order, each split into those of one role that is learned, and what is left of it."""
+    parts: list[dict[str, Any]] = []
+    for group in groups:
+        found = [role_of.get(p) for p in group["params"]]
+        for role in dict.fromkeys(found):
+            kept = [i for i, other in enumerate(found) if other == role]
+            part = {
+                key: [value[i] for i in kept] if key in _PARALLEL and value is not None else value
+                for key, value in group.items()
+                if key != "learned"
+            }
+            if len(kept) < len(found):
+                # A role takes the place of the roles in its group's name ("aux input+vector": "aux input").
+                words = group.get("name", "+").split()
+                part["name"] = " ".join(role or "rest" if "+" in word else word for word in words)
+            if role is not None:
+                set_mult(part, "learned_mult", group.get("learned_mult", 1.0))
+                part["learned"] = {"steps": 0, **group.get("learned", {}), "of": role}
+            parts.append(part)
+    number_equal_names([part for part in parts if "name" in part])
+    return parts

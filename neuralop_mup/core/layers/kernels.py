@@ -1,0 +1,136 @@
+"""Spectral convolutions: dense and separable kernels, and the factors of Tucker, CP and tensor-train kernels."""
+
+from typing import Any
+
+import torch
+from neuralop.layers.legacy_spectral_convolution import SpectralConv as LegacySpectralConv
+from neuralop.layers.spectral_convolution import SpectralConv
+from tltorch.factorized_tensors.complex_factorized_tensors import ComplexHandler
+from tltorch.factorized_tensors.factorized_tensors import CPTensor, DenseTensor, TTTensor, TuckerTensor
+from torch import nn
+
+from neuralop_mup.core.layers.registry import Alias, Copy, Description, Param, layer_type, normal, scaled_normal
+from neuralop_mup.errors import MupError
+
+
+def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Description:
+    """Descriptions of the tensors that hold a kernel, whole or in factors.
+
+    Contracted from its inputs (channels, and one mode on each axis) to its output channels, a factorized kernel is a
+    network of small linear maps: each factor sums over some indices (``in``, ``rank_in``) and produces others
+    (``rank_out``, ``out``). Each rank index is produced by one factor and summed by the next one.
+
+    Parameters
+    ----------
+    weight : torch.nn.Module
+        The (factorized) tensor; of unknown type, it is left undescribed.
+    prefix : str
+        Its name in the layer, ending in a dot.
+    axes : tuple of str
+        Kinds of the kernel's dimensions.
+    sizes : tuple of int
+        Their logical sizes: active modes on mode axes.
+    init : {"mean_fan", "fan_out"}
+        How neuralop's target std follows from the channels.
+    """
+    real = ("pair",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
+
+    def factor(kinds: tuple[str, ...], shape: tuple[int, ...], parts: tuple[str, ...], power: float) -> Param:
+        sizes = (*shape, *(2,) * len(real))
+        return Param("spectral", (*kinds, *real), init, parts, sizes, power, draw=normal)
+
+    if isinstance(weight, DenseTensor):
+        sizes = (*sizes, *(2,) * len(real))
+        return {f"{prefix}tensor": Param("spectral", (*axes, *real), init, shape=sizes, draw=normal)}
+    if not isinstance(weight, (TuckerTensor, CPTensor, TTTensor)):
+        return {}
+    names = tuple(f"{prefix}factors.{key}" for key in weight.factors.keys)
+    is_out = [kind.startswith("out") for kind in axes]
+    # A factor (size, rank) turns channels or a mode into the rank index; the output's turns it into channels.
+    pairs = [(kind, "rank_in" if out else "rank_out") for kind, out in zip(axes, is_out, strict=True)]
+    if isinstance(weight, TuckerTensor):
+        parts = (f"{prefix}core", *names)
+        core = tuple("rank_out" if out else "rank_in" for out in is_out)
+        ranks = tuple(map(int, weight.rank))
+        params = {parts[0]: factor(core, ranks, parts, 0.5)}
+        for name, pair, shape in zip(names, pairs, zip(sizes, ranks, strict=True), strict=True):
+            params[name] = factor(pair, shape, parts, 0.5)
+        return params
+    if isinstance(weight, CPTensor):
+        # One for each rank-one term: ones, also as pairs (1, 0), whose root mean square is 1/√2.
+        params = {
+            f"{prefix}weights": Param(
+                "spectral",
+                ("rank_out", *real),
+                lambda shape: 0.5**0.5 if real else 1.0,
+                draw=lambda tensor, std: (torch.view_as_complex(tensor) if real else tensor).fill_(1),
+            )
+        }
+        for name, pair, size in zip(names, pairs, sizes, strict=True):
+            params[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
+        return params
+    root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
+    params = {}
+    for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
+        # The train runs towards the factor of the output channels, from both ends (whose outer rank is 1).
+        left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
+        right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
+        params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
+    return params
+
+
+def convolution_params(
+    weights: dict[str, nn.Module],
+    lead: tuple[int, ...],
+    channels: tuple[int, ...],
+    modes: tuple[tuple[str, ...], tuple[int, ...]],
+    bias: tuple[str, ...],
+) -> Description:
+    """Kernels (lead, in, out, modes) or, separable, (lead, channels, modes), and a bias drawn at the kernel's std."""
+    separable = len(channels) == 1
+    init = "fan_out" if separable else "mean_fan"
+    mode_kinds, mode_sizes = modes
+    axes = (
+        *("fixed",) * len(lead),
+        *(("out",) if separable else ("in", "out")),
+        *mode_kinds,
+    )
+    params: dict[str, Param | Alias | Copy] = {}
+    for prefix, weight in weights.items():
+        params.update(kernel(weight, prefix, axes, (*lead, *channels, *mode_sizes), init))
+    prefix, one = next(iter(weights.items()))
+    whole = tuple(name for name in params if name.startswith(prefix) and not name.endswith(".weights"))
+    if whole:
+        params["bias"] = Param("vector", bias, init, init_of=whole, draw=scaled_normal)
+    return params
+
+
+def channels_of(layer: Any) -> tuple[int, ...]:
+    return (layer.out_channels,) if layer.separable else (layer.in_channels, layer.out_channels)
+
+
+@layer_type(SpectralConv)
+def spectral_conv(layer: SpectralConv) -> Description:
+    """Complex kernel (in, out, modes…), bias (out, 1, …); the last mode axis is halved unless the data is complex."""
+    if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
+        raise MupError(
+            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes}, one number an axis: "
+            "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
+        )
+    active = tuple(int(n) for n in layer.n_modes)
+    kinds = (*("modes",) * (len(active) - 1), "modes" if layer.complex_data else "modes_half")
+    bias = ("out", *("fixed",) * len(active))
+    return convolution_params({"weight.": layer.weight}, (), channels_of(layer), (kinds, active), bias)
+
+
+@layer_type(LegacySpectralConv)
+def legacy_spectral_conv(layer: LegacySpectralConv) -> Description:
+    """One real-stored kernel (in, out, K…) for each quadrant and layer, or all in one joint tensor."""
+    modes = (("modes_single",) * layer.order, tuple(layer.half_n_modes))
+    bias = ("fixed", "out", *("fixed",) * layer.order)
+    if isinstance(layer.weight, nn.ModuleList):
+        return convolution_params(
+            {f"weight.{i}.": weight for i, weight in enumerate(layer.weight)}, (), channels_of(layer), modes, bias
+        )
+    n_kernels = layer.n_weights_per_layer * layer.n_layers
+    return convolution_params({"weight.": layer.weight}, (n_kernels,), channels_of(layer), modes, bias)

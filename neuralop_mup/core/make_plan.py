@@ -1,0 +1,180 @@
+"""A model and its base become a plan: both are read once, and the rule says what each parameter is multiplied by."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from torch import nn
+
+from neuralop_mup.core.describe_model import ParameterInfo, describe_model
+from neuralop_mup.core.layers.registry import UNKNOWN
+from neuralop_mup.core.plan import REVISION, ParamPlan, Plan
+from neuralop_mup.core.rebuild import read_base
+from neuralop_mup.core.rules import (
+    DEFAULT_RULE,
+    OF_INIT,
+    RULES,
+    SMALL_KERNELS,
+    ModeRule,
+    Size,
+    check_multipliers,
+    check_rule,
+    default_std,
+    factor_std,
+    multipliers,
+    reason_of,
+)
+from neuralop_mup.core.width_dims import infer_width_dims
+from neuralop_mup.errors import MupError
+
+
+def make_plan(
+    model: nn.Module, base: Any, rule: str | ModeRule = DEFAULT_RULE, init_mult: Mapping[str, float] | None = None
+) -> Plan:
+    """Work out the plan without touching ``model``; arguments and errors are those of :func:`neuralop_mup.parametrize`."""
+    name = check_rule(rule)
+    init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
+    found = describe_model(model)
+    known = read_base(model, found, base)
+    found = infer_width_dims(found, known, name, type(model).__name__)
+    if known.is_reference and name != "standard":
+        init_mults = {**SMALL_KERNELS, **init_mults}
+    init_mults = {key: value for key, value in init_mults.items() if value != 1}
+    probes = "".join(f", and against {what}, on the meta device" for what in known.probes)
+    how = f"base: {known.source}; what grows was measured against it{probes}"
+    function = rule if callable(rule) and name not in RULES else None
+    rows, reason = make_rows(found, rule, init_mults, REVISION), reason_of(rule)
+    return Plan(name, rows, init_mults, revision=REVISION, reason=reason, function=function, at_base=how)
+
+
+def make_rows(
+    found: Mapping[str, ParameterInfo], rule: str | ModeRule, init_mults: Mapping[str, float], revision: int
+) -> tuple[ParamPlan, ...]:
+    """One row a parameter, from what was read and measured, as plans of a revision have it."""
+    return tuple(_make_row(name, found, rule, init_mults, revision) for name in found)
+
+
+def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
+    info, param = found[name], found[name].param
+    shapes = {part: found[part].shape for part in (name, *info.init_of)}
+    at_base = {part: found[part].base_shape for part in shapes}
+    what = {
+        "name": name,
+        "role": param.role,
+        "layer": info.layer,
+        "axes": param.axes,
+        "shape": info.shape,
+        "base_shape": info.base_shape,
+        "owner": info.owner,
+        "init": "own" if callable(param.init) or (info.registered and param.init == "constant") else param.init,
+        "lacking": info.lacking,
+        "frozen": param.frozen,
+        "fixed": info.fixed,
+    }
+    if not all(map(prod, shapes.values())):
+        return ParamPlan(**what, why="holds no numbers, or its layer has no inputs: left alone")
+    if not all(map(prod, at_base.values())):
+        raise MupError(
+            f"Parameter {name!r} is {info.shape} in the model and {info.base_shape} at base, where its layer holds "
+            "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
+        )
+    size, base_size = (size_of(name, found, own, revision) for own in (shapes, at_base))
+    what |= {
+        "default_std": None if param.init in ("constant", UNKNOWN) else size.default_std,
+        "size": size,
+        "base_size": base_size,
+    }
+    if info.fixed:
+        return ParamPlan(**what, why="nothing of it grows: its own initialization, the base rate")
+    # A dense kernel that writes channels which do not grow is the readout, where the output has to start small.
+    is_last = revision > 0 and param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
+    m = multipliers("readout" if is_last else param.role, size, base_size, rule)
+    # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
+    given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
+    why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
+    init_mult = prod(given)
+    return ParamPlan(
+        **what,
+        init_mult=m.init * init_mult,
+        lr_mult=m.adam_lr,
+        sgd_lr_mult=m.sgd_lr,
+        why=f"{why}; init_mult {init_mult:g}" if given else why,
+    )
+
+
+def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
+    if rule == "standard":
+        return "standard parametrization: as constructed"
+    return {
+        "input": "input: fixed fan-in, nothing to scale",
+        "hidden": f"hidden: lr 1/r_in, r_in = {r_in:.4g}",
+        "readout": f"readout: init r_in^-1/2, lr 1/r_in, r_in = {r_in:.4g}",
+        "vector": "vector: Θ(1) in width as it is"
+        if init == 1
+        else f"vector: init undoes a default std of × {1 / init:.4g}",
+        "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
+    }[role]
+
+
+def size_of(
+    name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]], revision: int = REVISION
+) -> Size:
+    """The numbers of parameter ``name`` that the rules read, given every parameter's logical shape.
+
+    Parameters
+    ----------
+    name : str
+        Qualified name of the parameter.
+    found : mapping
+        What :func:`~neuralop_mup.core.width_dims.assign_roles` returned.
+    shapes : mapping
+        Logical shapes of the model itself, or of base.
+    revision : int
+        Of the plan.
+    """
+
+    def axes(names: tuple[str, ...]) -> list[tuple[str, int]]:
+        return [pair for n in names for pair in zip(found[n].param.axes, shapes[n], strict=True)]
+
+    param, parts = found[name].param, found[name].init_of
+    own, whole = axes((name,)), axes(parts)
+    fan_in, fan_out = _size(own, "in", "in_fixed", "rank_in"), _size(own, "out", "out_fixed", "rank_out")
+    kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
+    if callable(param.init):
+        std = float(param.init(shapes[name]))
+    elif param.init == "fan_in":  # torch counts the stencil of a convolution
+        std = default_std("fan_in", prod(n for kind, n in whole if kind not in ("out", "out_fixed")), kernel_out)
+    else:
+        std = default_std("constant" if param.init == UNKNOWN else param.init, kernel_in, kernel_out)
+    if param.rank_power is not None:
+        std = factor_std(std, _size(whole, "rank_in"), len(parts), param.rank_power)
+    if "pair" in param.axes and not callable(param.init):
+        std /= 2**0.5  # the root mean square of a complex number's parts
+    # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
+    if param.role != "spectral" or (
+        param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
+    ):
+        return Size(fan_in, fan_out, std)
+    modes = [(kind, n) for kind, n in whole if kind.startswith("modes")]
+    separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
+    block = (1, 1) if separable else (kernel_in, kernel_out)
+    sides = {kind for kind, _ in whole} & {"in", "in_fixed", "out", "out_fixed"}
+    if revision > 0 and sides in ({"in", "out_fixed"}, {"in_fixed", "out"}):  # √in would be a factor of the width
+        block = (kernel_in, kernel_in) if "in" in sides else (kernel_out, kernel_out)
+    return Size(
+        fan_in,
+        fan_out,
+        std,
+        modes=tuple(_PER_SIGN[kind](n) for kind, n in modes),
+        blocks=prod(n for _, n in modes),
+        block=block,
+        one_sign=param.init == "positive",
+    )
+
+
+# Modes per sign, K, of an axis that stores n entries.
+_PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_single": lambda n: n}
+
+
+def _size(axes: list[tuple[str, int]], *kinds: str) -> int:
+    return prod(n for kind, n in axes if kind in kinds)

@@ -1,0 +1,463 @@
+"""What a model is compared with: its base, and probes of other sizes.
+
+A *part* is a model, or a model inside of another, that keeps its constructor's arguments and says by one of them how wide it
+is. So it can be built again, on the meta device, as a base and as a probe. A base may also be a model or a file.
+"""
+
+import io
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property, partial
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
+
+from neuralop_mup.core.arguments import (
+    constructor_arguments,
+    keeps_all_arguments,
+    keeps_arguments,
+    names_of_arguments,
+)
+from neuralop_mup.core.describe_model import ParameterInfo, describe_model
+from neuralop_mup.core.infshape import load_shapes
+from neuralop_mup.errors import MupError, nearest
+
+# The reference size, at which default learning rates are meant.
+WIDTH = 32
+MODES = 16
+# What models call their width and their modes: neuralop's (GINO's begin with fno_), then PhysicsNeMo's, then usual names.
+_THEIRS = (
+    *("hidden_channels", "fno_hidden_channels", "hidden_variable_codimension", "latent_channels", "embed_dim"),
+    *("hidden_dim", "width"),
+)
+WIDTHS = (*_THEIRS, "dim", "d_model", "model_dim", "latent_dim", "hidden_size", "n_hidden")
+# In proportion to the width, where they are not 1.
+_FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
+_MODES = (
+    *("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes"),
+    *("modes", "modes1", "modes2", "modes3", "modes_x", "modes_y", "modes_z"),
+)
+_DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
+# Kernels of so many times as many channels are not as wide as the argument says: it is a factor.
+_FACTOR = 8
+_COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
+
+
+def is_built_to_compare() -> bool:
+    """Whether what is constructed now is a base or a probe, of which sizes alone are read."""
+    return _COMPARING.get()
+
+
+@dataclass(frozen=True)
+class RebuildableModel:
+    """A model that can be built again: its name in the whole model, its arguments, and the whole model's kernels."""
+
+    name: str
+    model: nn.Module
+    arguments: Mapping[str, Any]
+    of_whole: Sequence[str]
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}." if self.name else ""
+
+    @property
+    def kernels(self) -> list[str]:
+        """Its own kernels, by their names in it."""
+        return [name.removeprefix(self.prefix) for name in self.of_whole if name.startswith(self.prefix)]
+
+    @property
+    def called_widths(self) -> list[str]:
+        """Arguments that are called a width and are whole numbers."""
+        return [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
+
+    @cached_property
+    def widths(self) -> list[str]:
+        """Arguments that are a width. In a class of one's own its kernels grow with each of them alone, or only with all:
+        the width of an image or of a decoder is none, nor is a factor, such as 1.5.
+        """
+        called = self.called_widths
+        if keeps_arguments(self.model):  # where other words are of one's own subclass
+            return [key for key in called if key in _THEIRS or self._is_widened([key])]
+        return [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else [])
+
+    @property
+    def doubtful_widths(self) -> dict[str, str]:
+        """Arguments that are called a width and are none of the kernels → a parameter between a dimension of that size and
+        one that grows.
+        """
+        if keeps_arguments(self.model) or not self.widths:
+            return {}
+        own, wider = dict(self.model.named_parameters()), self.probes["width"]
+        pairs = {name: list(zip(p.shape, wider.get(name, p.shape), strict=True)) for name, p in own.items()}
+        found = {}
+        for key in set(self.called_widths).difference(self.widths):
+            size = self.arguments[key]
+            between = (n for n, dims in pairs.items() if any(a != b for a, b in dims) and (size, size) in dims)
+            if (name := next(between, None)) is not None:
+                found[key] = name
+        return found
+
+    def _is_widened(self, keys: Sequence[str]) -> bool:
+        try:
+            larger = _probe(self, keys)
+        except MupError:  # an image that has to be square
+            return False
+        own = {name: p.shape for name, p in self.model.named_parameters()}
+        pairs = [(own[name], larger.get(name, own[name])) for name in self.kernels or own]
+        if any(len(a) != len(b) for a, b in pairs):  # the dimension of space
+            return False
+        channels = [n for a, b in pairs for n, m in zip(a, b, strict=True) if n != m]
+        return bool(channels) and min(channels) < _FACTOR * min(self.arguments[key] for key in keys)
+
+    @cached_property
+    def probes(self) -> dict[str, dict[str, torch.Size]]:
+        """Shapes of its parameters at twice the width and at twice the modes, by what was doubled."""
+        doubled = {"width": (*self.widths, *_FURTHER_WIDTHS), "modes": _MODES}
+        given = {key for key, value in self.arguments.items() if value is not None}
+        return {what: _probe(self, given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
+
+    def built(self, **overrides: Any) -> nn.Module:
+        """A model of the same class from its arguments and overrides, on the meta device if it can be."""
+
+        def build() -> nn.Module:
+            arguments = {**self.arguments, **overrides}
+            return type(self.model)(**{key: _copied(value) for key, value in arguments.items()})
+
+        return construct(build, f"{type(self.model).__name__} with {overrides}")
+
+
+def _copied(given: Any) -> Any:
+    """Lists and modules are the model's own: GINO appends to those it is given, which are in its checkpoints, and a
+    constructor may draw the weights of all that it holds. On the meta device a copy of a module takes no memory.
+    """
+    if not isinstance(given, (list, nn.Module, torch.Tensor)):
+        return given
+    kept = given.parameters() if isinstance(given, nn.Module) and torch.empty(0).is_meta else ()
+    memo: dict[int, Any] = {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in kept if not is_lazy(p)}
+    try:
+        return deepcopy(given, memo)
+    except Exception:  # of what it holds besides, such as a lock
+        return given
+
+
+def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
+    """Build on the meta device, where it costs no memory. If the constructor reads numbers, build on the CPU with weights on
+    the meta device, and if it reads weights, all of it on the CPU.
+
+    Random numbers of the caller are left as they were, also where ``build`` seeds them.
+
+    Raises
+    ------
+    MupError
+        With what the constructor raised.
+    """
+    comparing = _COMPARING.set(True)
+    try:
+        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
+            # Some constructors read tensors; if that is not the reason, the last try says what is.
+            for without_memory in (torch.device("meta"), _weights_on_meta()):
+                with suppress(Exception), without_memory:
+                    return build()
+            return build()
+    except Exception as error:  # whatever the constructor raises is the user's to read
+        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
+    finally:
+        _COMPARING.reset(comparing)
+
+
+@contextmanager
+def _weights_on_meta() -> Iterator[None]:
+    """Modules keep parameters without memory, one tensor at a time, and everything else as it is."""
+
+    def without_memory(module: nn.Module, name: str, p: nn.Parameter) -> nn.Parameter | None:
+        # The hook is of the whole process, in which another thread may build what it trains.
+        is_left = not is_built_to_compare() or p.is_meta or is_lazy(p)
+        return None if is_left else nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
+
+    handle = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]  # may return a parameter
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[RebuildableModel]:
+    """The outermost models that hold kernels, keep their arguments and say how wide they are; it may be the model itself."""
+    overrides = base if isinstance(base, Mapping) else {}
+    builds_base = base is None or isinstance(base, Mapping)
+    parts: list[RebuildableModel] = []
+    for name, module in model.named_modules():
+        part = RebuildableModel(name, module, constructor_arguments(module) or {}, kernels)
+        is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
+        is_inside = any(part.prefix.startswith(outer.prefix) for outer in parts)
+        if is_inside or not part.arguments or (name and not part.kernels) or not (part.called_widths or is_meant):
+            continue
+        if not (changed := _changed(part)):
+            parts += [part] if is_meant or part.widths else []
+        elif builds_base and not name and keeps_all_arguments(module):
+            raise MupError(
+                f"{type(module).__name__} was changed after it was constructed (its constructor arguments give another "
+                f"{changed!r}), so a base cannot be built from overrides: pass a base model that was changed likewise."
+            )
+    if builds_base:
+        _warn_of_what_stays(model, parts, overrides)
+    if builds_base and not parts:
+        cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
+        if not kernels:
+            raise MupError(
+                f"{cls} has no Fourier kernel of a known type in it, so that nothing tells its size: parametrize the whole "
+                f"neural operator, or write its base down, nm.parametrize(model, base=lambda: {cls}(…))."
+            )
+        sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
+        raise MupError(
+            f"{cls} does not keep all its constructor arguments, or none is the width of its kernels (known are "
+            f"{', '.join(WIDTHS)}), so that it cannot be built "
+            f"{f'from overrides {dict(base)}' if overrides else 'at the reference size'}. Write the base down, "
+            f"nm.parametrize(model, base=lambda: {cls}(…){small}), with {sizes} and all else as the model's; or let "
+            f"{cls} keep each argument under its own name (self.hidden_channels = hidden_channels)."
+        )
+    return parts
+
+
+def _warn_of_what_stays(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> None:
+    """Tell of layers and arguments that may grow with the kernels, where nothing says whether they do."""
+    cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
+    for part in parts:
+        sizes = {key: part.arguments[key] for key in part.called_widths}
+        alike = (name for name, shape in shapes.items() if not name.startswith(inside) and {*sizes.values()} & {*shape})
+        if (name := next(alike, None)) is not None:
+            _warn(
+                f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}, and nothing tells whether it "
+                "grows with it: it is left as it is. If it grows, give a base of another width, base=lambda: …, or let a "
+                "class of your own keep each argument of its constructor, the width by a usual name (self.width = width)."
+            )
+        for key, name in part.doubtful_widths.items():
+            if key not in overrides:
+                _warn(
+                    f"{key} = {sizes[key]} of {type(part.model).__name__} widens no kernel, and {part.prefix + name!r}, "
+                    f"which grows with {part.widths[0]}, has a dimension of that size: it is the same at base. If {key} "
+                    f"grows with the model, say what it is at base, base={{{part.widths[0]!r}: …, {key!r}: …}}."
+                )
+
+
+def _warn(told: str) -> None:
+    warnings.warn(told, UserWarning, stacklevel=7)  # where parametrize was called
+
+
+def _changed(part: RebuildableModel) -> str:
+    """What the arguments give otherwise than the model has it now; empty if they describe it."""
+    try:
+        again = _sizes_of(part.built())
+    except MupError as error:
+        return str(error)
+    now = _sizes_of(part.model)
+    return next((name for name in {**now, **again} if now.get(name) != again.get(name)), "")
+
+
+def _sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """All that a size can be read off: shapes of parameters, and the active modes of convolutions."""
+    named = model.named_parameters(remove_duplicate=False)
+    shapes = {name: () if is_lazy(p) else tuple(p.shape) for name, p in named}
+    convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
+    return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
+
+
+def active_modes(conv: Any) -> tuple[int, ...]:
+    """What a convolution says of its active modes, cheap enough to ask at every step."""
+    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
+
+
+def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
+    """Constructor overrides that bring a model to the reference size: 32 channels, and n_modes 16 on each axis."""
+    arguments = {key: value for key, value in part.arguments.items() if value is not None}
+    width = arguments[part.widths[0]]
+    return {
+        **dict.fromkeys(part.widths, WIDTH),
+        **{
+            key: _each(arguments[key], lambda own: max(1, round(own * WIDTH / width)))
+            for key in _FURTHER_WIDTHS
+            if key in arguments
+        },
+        **{key: _each(arguments[key], lambda own: MODES) for key in _MODES if key in arguments},
+    }
+
+
+def _each(value: Any, to: Callable[[Any], Any]) -> Any:
+    """Another number in place of a number, or of each in a list or tuple."""
+    return type(value)([_each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
+
+
+def _is_reference(part: RebuildableModel, sizes: Mapping[str, Any]) -> bool:
+    return bool(part.widths) and all(
+        _as_tuples(sizes.get(key)) == _as_tuples(value) for key, value in reference_sizes(part).items()
+    )
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, torch.Size]]:
+    """Shapes of all parameters where a part is twice as wide, and where it has twice as many modes, by what was doubled."""
+    return {
+        f"{part.name or type(part.model).__name__} of twice the {what}": {part.prefix + n: s for n, s in shapes.items()}
+        for part in parts
+        if part.widths
+        for what, shapes in part.probes.items()
+    }
+
+
+def _probe(part: RebuildableModel, names: Iterable[str]) -> dict[str, torch.Size]:
+    """With these sizes doubled; tripled if a layer is left out then, as GNOBlock does with one of its ends' width."""
+    own = [name for name, _ in part.model.named_parameters()]
+    for factor in (2, 3):
+        sizes = {name: _times(part.arguments[name], factor, name) for name in names}
+        shapes = {name: tensor.shape for name, tensor in part.built(**sizes).named_parameters()}
+        if list(shapes) == own:
+            break
+    return shapes
+
+
+def _times(value: Any, factor: int, name: str) -> Any:
+    """A size as many times as large; a token of one channel is no width."""
+    return _each(value, lambda n: n if name in _FURTHER_WIDTHS and n == 1 else n * factor)
+
+
+def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides that a part takes, and that change sizes alone."""
+    cls, names = type(part.model), names_of_arguments(type(part.model))
+    for key, value in overrides.items():
+        own = part.arguments.get(key)
+        if key not in names:
+            raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
+        # As many numbers in each list; the constructor may say so too late.
+        if (
+            key in _MODES
+            and _is_size(value)
+            and _as_tuples(_each(value, lambda n: 0)) != _as_tuples(_each(own, lambda n: 0))
+        ):
+            raise MupError(
+                f"base gives {key} = {value!r}, and the model has {own!r}: give as many numbers, one for each axis."
+            )
+        _check_choice(part, key, value)
+    return dict(overrides)
+
+
+def _is_size(value: object) -> bool:
+    """A number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_size, value))
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
+    """Refuse a choice, or a size of the data, that is another at base."""
+    own, where = part.arguments.get(key), f" in {part.name!r}" if part.name else ""
+    is_size = key not in _DATA and _is_size(at_base) and _is_size(own)
+    if not is_size and not _is_same(at_base, own):
+        raise MupError(
+            f"base has {key} = {at_base!r} and the model {own!r}{where}: base may differ from the model in width, modes and "
+            "depth only, so that both are the same architecture, for the same data."
+        )
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    # A lambda, a partial or a module is another object each time that it is made.
+    if type(a).__eq__ is object.__eq__:
+        return _code(a) == _code(b)
+    same: Any = type(a) is type(b) and a == b
+    return bool(same.all() if hasattr(same, "all") else same)
+
+
+def _code(function: Any) -> Any:
+    if isinstance(function, partial):
+        return _code(function.func), function.args, tuple(sorted(function.keywords.items()))
+    return getattr(function, "__code__", function if isinstance(function, type) else type(function))
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a model is compared with.
+
+    Attributes
+    ----------
+    shapes : mapping of str to tuple
+        Logical shapes of the base's parameters, by their names there; in a file None stands for a dimension that never
+        grows.
+    source : str
+        What it is, in words.
+    probes : mapping of str to mapping
+        By what was made larger, such as "FNO of twice the width", the shapes of all its parameters then.
+    is_reference : bool
+        Whether it has the reference size.
+    is_file, by_mup : bool
+        Whether it is a file, and one of mup's, whose shapes are those of tensors, not of the active modes.
+    """
+
+    shapes: Mapping[str, Sequence[int | None]]
+    source: str
+    probes: Mapping[str, Mapping[str, tuple[int, ...]]]
+    is_reference: bool = False
+    is_file: bool = False
+    by_mup: bool = False
+
+
+def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> Base:
+    """Build the base, if it has to be, and read it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model.
+    found : mapping
+        What :func:`~neuralop_mup.core.describe_model.describe_model` found in it.
+    base : mapping, torch.nn.Module, callable, path or None
+        As for :func:`neuralop_mup.parametrize`.
+
+    Raises
+    ------
+    MupError
+        If it cannot be built or read, or differs from the model in more than sizes.
+    """
+    parts = find_parts(model, [name for name, info in found.items() if info.param.role == "spectral"], base)
+    if isinstance(base, (str, os.PathLike)):
+        shapes, ours = load_shapes(base)
+        return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)
+    if base is None or isinstance(base, Mapping):
+        overrides = [reference_sizes(part) if base is None else _check_overrides(part, base) for part in parts]
+        models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
+        sizes = [{**part.arguments, **own} for part, own in zip(parts, overrides, strict=True)]
+        words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
+        source = ("the reference size: " if base is None else "") + (", ".join(words) or "the model's own size")
+    else:
+        given = construct(base, "The base function") if callable(base) and not isinstance(base, nn.Module) else base
+        if not isinstance(given, nn.Module):
+            raise MupError(
+                f"base is, or gives, a {type(given).__name__}; give constructor overrides such as {{'hidden_channels': 32}}"
+                ", a base model or a function that returns one, or the path of a base-shape file."
+            )
+        models, source = {"": given}, "the base model"
+        theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
+        sizes = [theirs.get(part.name, {}) for part in parts]
+        for part, at_base in zip(parts, sizes, strict=True):
+            # Channels between the whole model and a part may grow; those of the data may not.
+            between = _DATA if part.name else ()
+            for key in (part.arguments.keys() & at_base.keys()).difference(between):
+                _check_choice(part, key, at_base[key])
+    is_reference = bool(parts) and all(map(_is_reference, parts, sizes))
+    # What lies outside of the parts that were built is as in the model.
+    infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
+    for prefix, module in models.items():
+        infos |= describe_model(module, prefix)
+    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts), is_reference)

@@ -1,1 +1,0 @@
-"""Plans in files, checkpoints of neuralop's, and torch's FSDP2."""

@@ -1,0 +1,168 @@
+"""The work of matrix updates shared between processes: every parameter has one that moves it, and tells the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.optim.musoap.stacks import PAIR, as_real, local_reals, wide
+
+
+def owners(sizes: Sequence[int], world: int) -> list[int]:
+    """Which process moves each parameter: the largest first, each to the one that has least to do."""
+    loads, owner_of = [0] * world, [0] * len(sizes)
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        owner_of[i] = loads.index(min(loads))
+        loads[owner_of[i]] += sizes[i]
+    return owner_of
+
+
+def check_equal(rates: Sequence[float], steps: int, device: torch.device, group: dist.ProcessGroup) -> None:
+    """Refuse learning rates or a number of steps that are not those of every process."""
+    own = torch.tensor([*rates, steps], dtype=torch.float64, device=device)
+    ends = torch.stack([-own, own])
+    dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
+    least, most = (-ends[0]).tolist(), ends[1].tolist()
+    if least != most:
+        low, high = max(zip(least[:-1], most[:-1], strict=True), key=lambda ends: ends[1] - ends[0])
+        raise MupError(
+            "Processes of one training differ in what they gave MuSOAP (learning rates of one group from "
+            f"{low:.3g} to {high:.3g}, steps from {least[-1]:.0f} to {most[-1]:.0f}), so that their weights would "
+            "drift apart: give lr, steps and start_error the same on each, an error as the mean over all of them."
+        )
+
+
+def sharded_like(p: Any, x: torch.Tensor) -> Any:
+    """Zeros of the shape and type of ``x``, sharded as ``p`` is."""
+    from torch.distributed.tensor import zeros
+
+    return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
+
+
+def changed(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """What a step changes: of the parameter's shape two tensors, then what belongs to its bases.
+
+    Everybody's momentum has followed the gradient by itself.
+    """
+    of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
+    return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
+
+
+def moved(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
+    """:func:`changed`, of weights and second moments the modes alone that the last step moved: half of them by default."""
+    weights, second, *of_bases = changed(p, state)
+    modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
+    if modes:
+        axis = max(modes, key=lambda axis: p.shape[axis])
+        period = min(period, p.shape[axis])
+        due = slice((state["step"] - 1) % period, None, period)
+        weights = weights[(slice(None),) * axis + (due,)]
+        second = second[(slice(None),) * (axis - layout[:axis].count(PAIR)) + (due,)]
+    return [weights, second, *of_bases]
+
+
+def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
+    """Make real tensors what they are on their owner: one message from each process (and type) that has anything to send."""
+    of_owner: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+    for owner, tensors in sent:
+        for tensor in tensors:
+            of_owner.setdefault((owner, tensor.dtype), []).append(tensor)
+    for (owner, _), tensors in sorted(of_owner.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+        message = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        dist.broadcast(message, dist.get_global_rank(group, owner), group=group)
+        if owner != group.rank():
+            for tensor, new in zip(tensors, message.split([tensor.numel() for tensor in tensors]), strict=True):
+                tensor.copy_(new.view(tensor.shape))
+
+
+def through_owners(
+    members: Sequence[tuple[Any, str]],
+    states: MutableMapping[Any, dict[str, Any]],
+    sharded: Sequence[str],
+    move: Callable[[Sequence[tuple[torch.Tensor, str]], Mapping], None],
+) -> None:
+    """Move parameters of which each process has a part: each is gathered by its owner alone, moved there, and sent back.
+
+    Two messages a process: parts of parameters, gradients and averages to the owners, and what has changed from them, with
+    what the owner's state has beside (bases), which every process keeps whole.
+    """
+    place = _Placement(members)
+    owner_of = owners([p.numel() for p, _ in members], place.world)
+    mine = [i for i, owner in enumerate(owner_of) if owner == place.rank]
+    tensors = [[p.detach(), p.grad, *(states[p][name] for name in sharded)] for p, _ in members]
+    to_owner = place.exchange(
+        [[x.to_local() for i, owner in enumerate(owner_of) if owner == to for x in tensors[i]] for to in range(place.world)],
+        [[place.shape_of(x, rank) for i in mine for x in tensors[i]] for rank in range(place.world)],
+    )
+    wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
+    moved: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+    for i in mine:
+        gathered = [(wholes.pop(0), like) for like in tensors[i]]
+        p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in gathered)
+        p.grad = p_grad
+        moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
+    move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
+
+    own = [changed(p, states[p]) for p, _ in members]
+    from_owner = place.exchange(
+        [[part for i in mine for part in place.parts_for(to, changed(*moved[i]))] for to in range(place.world)],
+        [[x.shape for i, o in enumerate(owner_of) if o == rank for x in own[i]] for rank in range(place.world)],
+    )
+    for (p, _), owner, kept in zip(members, owner_of, own, strict=True):
+        for x in kept:
+            x.copy_(from_owner[owner].pop(0))
+        states[p]["step"] += 1
+
+
+class _Placement:
+    """How the parameters of one group are divided between processes: along one axis, by one axis of one mesh."""
+
+    def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
+        first = members[0][0]
+        places: list[Any] = [getattr(p, "placements", None) for p, _ in members]
+        along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
+        is_alone = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
+        if not is_alone or any(place != places[0] for place in places):
+            raise MupError(
+                f"Parameters of one group are placed as {sorted(set(map(str, places)))}: matrix updates take those that are "
+                "all sharded along one axis of one mesh, as neuralop_mup.shard and torch's fully_shard do it."
+            )
+        self.axis: int = first.placements[along[0]].dim
+        self._group = first.device_mesh.get_group(along[0])
+        self.world, self.rank = self._group.size(), self._group.rank()
+        self._like = wide(local_reals([first]))[0]
+
+    def _bounds(self, n: int, rank: int) -> tuple[int, int]:
+        """Which of n entries a process has, as torch.chunk divides them."""
+        size = -(-n // self.world)
+        return min(rank * size, n), min((rank + 1) * size, n)
+
+    def shape_of(self, x: Any, rank: int) -> tuple[int, ...]:
+        """Of the part that a process has, complex numbers as pairs."""
+        start, end = self._bounds(x.shape[self.axis], rank)
+        return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
+
+    def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a process keeps of :func:`changed`: parts of the first two, and the others whole."""
+        bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
+        divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
+        return [*divided, *tensors[2:]]
+
+    def exchange(
+        self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
+    ) -> list[list[torch.Tensor]]:
+        """Send lists of tensors to each process, in one message, and receive from each tensors of these shapes."""
+        flat = [[as_real(x).to(self._like.dtype).reshape(-1) for x in own] for own in outgoing]
+        sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
+        sizes = [[prod(shape) for shape in own] for own in shapes]
+        received = self._like.new_empty(sum(map(sum, sizes)))
+        dist.all_to_all_single(
+            received, sent, [sum(own) for own in sizes], [sum(x.numel() for x in own) for own in flat], group=self._group
+        )
+        pieces = iter(received.split([size for own in sizes for size in own]))
+        return [[next(pieces).view(shape) for shape in own] for own in shapes]
