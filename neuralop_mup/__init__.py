@@ -28,8 +28,9 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
-from neuralop_mup.optim.learning_rate import follow_plan, summary
+from neuralop_mup.optim.lr_hooks import follow_plan
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
+from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:
     from neuralop_mup.contrib.feature_kernels import Kernels, kernels

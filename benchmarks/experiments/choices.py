@@ -30,7 +30,7 @@ from experiments.pages import NAMES, dotted, percent, table
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 
 Config = dict[str, Any]
 Change = Callable[[Config], Config]
@@ -86,7 +86,7 @@ DOUBTS: dict[str, Change] = {
     "the defaults": _with(),
     "bases renewed every step": _soap(refresh=1),
     "no depth factor": _soap(base_depth=None),
-    "aux_lr as the kernels' rate": lambda config: {**config, "aux_lr": 0.004 * config["lr"] / usual_lr(1000)},
+    "aux_lr as the kernels' rate": lambda config: {**config, "aux_lr": 0.004 * config["lr"] / default_lr(1000)},
 }
 
 
@@ -100,7 +100,7 @@ def elsewhere_fields() -> dict[str, Config]:
         for (steps, depth), name in product(((250, 8), (2000, 2)), names)
     }
     contest = Contest("", fields)
-    return {name: dict(contest.run(name, "MuSOAP", usual_lr(on.steps), 0).config) for name, on in fields.items()}
+    return {name: dict(contest.run(name, "MuSOAP", default_lr(on.steps), 0).config) for name, on in fields.items()}
 
 
 def reference_fields(steps: int = 600) -> dict[str, Config]:
@@ -160,7 +160,7 @@ class Choices:
             **config,
             "data": {**config["data"], "n_train": 40, "n_val": 20, "n_test": 20},
             "steps": STAGES,
-            "lr": usual_lr(STAGES),
+            "lr": default_lr(STAGES),
             "model": {**config["model"], "hidden_channels": 8},
         }
         return replace(self, fields={name: own}, variants=dict(list(self.variants.items())[:2]), seeds=(0,))

@@ -25,7 +25,7 @@ from experiments.kept import loss_of, missing
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: Trained at the law's rate → the contender that is.
 UNTUNED = {"MuSOAP, untuned": "MuSOAP", "MuSOAP, untuned, no weight decay": "MuSOAP, no weight decay"}
@@ -44,7 +44,7 @@ class Contender:
 
     def start(self, steps: int) -> float:
         """The first rate."""
-        return rounded(usual_lr(steps) if self.lr is None else self.lr)
+        return rounded(default_lr(steps) if self.lr is None else self.lr)
 
 
 _OTHERS = {"rule": "standard", "kernel_init": "default"}

@@ -38,7 +38,7 @@ from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.training import FNOs
-from neuralop_mup.optim.musoap.optimizer import AUX_LR, LR, usual_lr
+from neuralop_mup.optim.musoap.optimizer import AUX_LR, LR, default_lr
 from neuralop_mup.optim.schedule import trained_lr
 from problems import get_problem
 
@@ -108,12 +108,12 @@ PAIRS = REPORTED_ON | CHOSEN_ON
 #: Rule → learning rate of so many steps, where the relative error is so much at the start.
 RULES: dict[str, Callable[[int, float], float]] = {
     "that of MuSOAP": trained_lr,
-    "the fresh rate times the error at the start, at most 0.06": lambda steps, start: min(MOST, usual_lr(steps) * start),
-    "as if 3,000 steps were behind": lambda steps, start: usual_lr(steps + BEHIND),
-    "as if 1,000 steps were behind": lambda steps, start: usual_lr(steps + 1000),
-    "a quarter of the fresh rate": lambda steps, start: usual_lr(steps) / 4,
-    "the fresh rate, at most 0.015": lambda steps, start: min(0.015, usual_lr(steps)),
-    "the fresh rate": lambda steps, start: usual_lr(steps),
+    "the fresh rate times the error at the start, at most 0.06": lambda steps, start: min(MOST, default_lr(steps) * start),
+    "as if 3,000 steps were behind": lambda steps, start: default_lr(steps + BEHIND),
+    "as if 1,000 steps were behind": lambda steps, start: default_lr(steps + 1000),
+    "a quarter of the fresh rate": lambda steps, start: default_lr(steps) / 4,
+    "the fresh rate, at most 0.015": lambda steps, start: min(0.015, default_lr(steps)),
+    "the fresh rate": lambda steps, start: default_lr(steps),
 }
 THE_RULE = next(iter(RULES))
 #: What is measured at the middle rate besides, and what it is called.
@@ -156,12 +156,12 @@ class FineTuning:
 
     def search(self, records: Any, name: str, steps: int) -> tuple[dict[float, float], list[Run]]:
         """Rate → error as far as the search is done, and the runs that it wants next."""
-        found, left = searched(lambda lr: loss_of(records.get(self.run(name, steps, lr))), usual_lr(steps + BEHIND))
+        found, left = searched(lambda lr: loss_of(records.get(self.run(name, steps, lr))), default_lr(steps + BEHIND))
         return found, [self.run(name, steps, lr) for lr in left]
 
     def middle(self, name: str, steps: int, **changes: Any) -> Run:
         """At the rate of 3,000 steps more."""
-        return self.run(name, steps, rounded(usual_lr(steps + BEHIND)), **changes)
+        return self.run(name, steps, rounded(default_lr(steps + BEHIND)), **changes)
 
     def ruled(self, records: Any, name: str, steps: int) -> Run | None:
         """At the rule's rate, once the error at the start is known."""
@@ -172,7 +172,7 @@ class FineTuning:
         """What else might be done."""
         fresh, carried, apart = BESIDE
         return {
-            fresh: self.run(name, steps, rounded(usual_lr(steps)), aux_lr=AUX_LR),
+            fresh: self.run(name, steps, rounded(default_lr(steps)), aux_lr=AUX_LR),
             carried: self.middle(name, steps, carry=True),
             apart: self.middle(name, steps, aux_lr=AUX_LR),
         }

@@ -29,7 +29,7 @@ from typing import Any
 from experiments.kept import loss_of, missing
 from experiments.training import remembered, run_of
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
 REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")
@@ -232,7 +232,7 @@ class Law:
     def by_the_law(self, setting: Setting) -> int:
         """The rate next to the law's, the middle one over steps and depth, so that its regret is measured."""
         f = setting.factors
-        return min(MOST, round(2 * math.log2(usual_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
+        return min(MOST, round(2 * math.log2(default_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
 
     def _shift(self, setting: Setting) -> int:
         """A guess of how far the best rate lies from the centre's, only to begin there."""

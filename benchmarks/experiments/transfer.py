@@ -22,7 +22,7 @@ from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import NAMES, percent, table
 from experiments.training import remembered, run_of
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: What an end of a move has of a problem: a share of what its centre has, or another entry of the problem.
 Shares = Mapping[str, float | str]
@@ -146,7 +146,7 @@ class Transfer:
 
     def _untuned(self, cell: tuple[str, str, str]) -> list[float]:
         """The law's rate, for an optimizer that has one."""
-        return [rounded(usual_lr(self._size(cell[0], {})["steps"]))] if self.optimizers[cell[2]][1] is None else []
+        return [rounded(default_lr(self._size(cell[0], {})["steps"]))] if self.optimizers[cell[2]][1] is None else []
 
     def curve(self, records: Any, cell: tuple[str, str, str], end: int) -> Curve | None:
         """Errors of the seeds that are done at all of :meth:`rates`; None before one is."""

@@ -36,7 +36,7 @@ from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.training import FNOs
-from neuralop_mup.optim.schedule import progress_lr, usual_lr
+from neuralop_mup.optim.schedule import anytime_lr, default_lr
 from problems import get_problem
 
 BATCH = 10
@@ -116,7 +116,7 @@ class UnknownLength:
             "data": get_problem(name, **config["data"]).content(),
             "train": "unknown-length",
             "batch_size": BATCH,
-            "rates": [progress_lr(0), progress_lr(1000)] if steps is None else usual_lr(steps),
+            "rates": [anytime_lr(0), anytime_lr(1000)] if steps is None else default_lr(steps),
             "version": {"unknown-length": VERSION, "rules": RULE_VERSION},
         }
         if steps is None:

@@ -12,7 +12,7 @@ import neuralop_mup as nm
 import run
 from experiments import contenders, contest_page, nets
 from experiments import contest as contests
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 
 
 def contest(name, n_fields, **changes):
@@ -23,7 +23,7 @@ def contest(name, n_fields, **changes):
 
 def error_by_optimizer(config):
     """MuSOAP reaches 0.1 at the law's rate, Adam 0.2 at 0.004, stock SOAP 0.15 at 0.016. Each seed adds 10 %."""
-    best, least = {"soap": (usual_lr(config["steps"]), 0.1), "stock-soap": (0.016, 0.15), "adam": (0.004, 0.2)}.get(
+    best, least = {"soap": (default_lr(config["steps"]), 0.1), "stock-soap": (0.016, 0.15), "adam": (0.004, 0.2)}.get(
         config["optimizer"], (0.004, 0.4)
     )
     loss = least * 1.5 ** abs(math.log2(config["lr"] / best)) * 1.1 ** config["seed"]

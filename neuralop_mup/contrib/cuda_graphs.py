@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.optim.learning_rate import FACTORS, effective_lr
 from neuralop_mup.optim.musoap.gradient_check import policy_of
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 
@@ -92,7 +93,7 @@ class Captured:
                 "change neuralop_mup.capture_steps(optimizer) again."
             )
         for rate, group in zip(self._rates, groups, strict=True):
-            rate.fill_(group["lr"] * group["length_mult"])
+            rate.fill_(effective_lr(group))
         turn = groups[0]["taken"] % self._optimizer.cycle
         if turn in self._graphs:
             for batch in batches:
@@ -100,7 +101,7 @@ class Captured:
         else:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                own = ({**g, "lr": rate, "length_mult": 1.0} for g, rate in zip(groups, self._rates, strict=True))
+                own = ({**g, **dict.fromkeys(FACTORS, 1.0), "lr": rate} for g, rate in zip(groups, self._rates, strict=True))
                 MuSOAP._on_device(self._optimizer, list(own))
             self._graphs[turn] = graph
         self._graphs[turn].replay()

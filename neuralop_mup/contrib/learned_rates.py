@@ -35,7 +35,6 @@ from neuralop_mup.core.unwrap import is_sharded
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.optim.checks import LR_HOOKS, unwrap_optimizer
 from neuralop_mup.optim.groups import number_equal_names
-from neuralop_mup.optim.learning_rate import set_mult
 from neuralop_mup.optim.resolved_model import resolve
 from neuralop_mup.validation import check_count, is_number
 
@@ -51,7 +50,7 @@ class LearnedRates:
     """Learn a multiplier on the learning rate of each role while the optimizer trains.
 
     It hangs on the hooks of ``optimizer.step``, so that the training loop stays as it is. The multiplier stands in each
-    group as ``learned_mult``, one of its ``step_mults``, and applies for the step alone: ``lr`` stays with the schedulers.
+    group as ``learned_mult``, and applies for the step only: ``lr`` stays with the schedulers.
     Weight decay follows it, as it does ``lr_mult``. Roles that share a group get groups of their own. Multipliers stay
     between 1/32 and 32. ``optimizer.state_dict()`` holds everything, so that a resumed run goes on bit for bit.
 
@@ -108,21 +107,21 @@ class LearnedRates:
         if until is not None:
             check_count("until", until, "steps")
         optimizer = unwrap_optimizer(optimizer)
-        follower = getattr(optimizer, LR_HOOKS, None)
-        if follower is None:
+        hooks = getattr(optimizer, LR_HOOKS, None)
+        if hooks is None:
             raise MupError(
                 f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build "
                 "it as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan."
             )
         if getattr(optimizer, _LEARNING, False):
             raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
-        if is_sharded(follower.model):
+        models = [resolve(former.model) for former in hooks.models]
+        if sharded := [type(own.model).__name__ for own in models if is_sharded(own.model)]:
             raise MupError(
-                f"The parameters of this {type(follower.model).__name__} are sharded, and LearnedRates takes inner products "
-                "of whole ones: learn rates on one device, or under DistributedDataParallel, and hand them on as lr_mult."
+                f"The parameters of this {sharded[0]} are sharded, and LearnedRates needs inner products of whole tensors. "
+                "Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
             )
-        resolved = resolve(follower.model)
-        role_of = {resolved.parameters[row.name]: row.role for row in resolved.plan.rows if not row.fixed}
+        role_of = {own.parameters[row.name]: row.role for own in models for row in own.plan.rows if not row.fixed}
         here = set(role_of.values())
         if unknown := [role for role in roles or () if role not in here]:
             raise MupError(f"There is no role {unknown[0]!r} to learn a rate for: {nearest(unknown[0], here)}")
@@ -151,7 +150,7 @@ class LearnedRates:
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
         ]
-        follower.attach(optimizer)  # behind these hooks: a multiplier applies to the step whose gradient it was learned from
+        hooks.attach(optimizer)  # behind these hooks: a multiplier applies to the step whose gradient it was learned from
         setattr(optimizer, _LEARNING, True)
 
     @property
@@ -309,7 +308,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
                 words = group.get("name", "+").split()
                 part["name"] = " ".join(role or "rest" if "+" in word else word for word in words)
             if role is not None:
-                set_mult(part, "learned_mult", group.get("learned_mult", 1.0))
+                part.setdefault("learned_mult", 1.0)
                 part["learned"] = {"steps": 0, **group.get("learned", {}), "of": role}
             parts.append(part)
     number_equal_names([part for part in parts if "name" in part])

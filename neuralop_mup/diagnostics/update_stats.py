@@ -18,7 +18,7 @@ from neuralop_mup.core.parametrize import kernels_and_axes
 from neuralop_mup.core.unwrap import is_sharded, unwrap
 from neuralop_mup.diagnostics.features import features, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.learning_rate import effective_lrs, mults_of
+from neuralop_mup.optim.learning_rate import effective_lrs, factors
 
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]
@@ -57,7 +57,7 @@ def update_stats(
         - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change. A block that
           returns no tensor of numbers has none.
         - ``lr``, a param group: the learning rate that the step was made with.
-        - ``mode_mult``, ``length_mult``, or another of a group's ``step_mults``: a factor that is in that learning rate.
+        - ``correction``, ``learned_mult``, ``schedule_factor``: factors of that learning rate.
 
     Raises
     ------
@@ -109,7 +109,7 @@ class Step:
         return records + [
             {"kind": kind, "name": group.get("name", str(i)), "value": mult}
             for i, group in enumerate(optimizer.param_groups)
-            for kind, mult in mults_of(group).items()
+            for kind, mult in factors(group).items()
         ]
 
 

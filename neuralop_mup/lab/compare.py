@@ -23,7 +23,7 @@ from neuralop_mup.lab.run import run
 from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
@@ -31,7 +31,7 @@ ADAM_LR = 1e-3
 TUNED = "Adam, tuned at the target"
 SMALL = "Adam, tuned small"
 #: Way → its learning rate for a number of steps, where none is searched.
-LRS: dict[str, Callable[[int], float]] = {"Adam, as it comes": lambda steps: ADAM_LR, "MuSOAP, as it comes": usual_lr}
+LRS: dict[str, Callable[[int], float]] = {"Adam, as it comes": lambda steps: ADAM_LR, "MuSOAP, as it comes": default_lr}
 #: Name → what is done.
 WAYS = {
     "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",

@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,22 @@ from neuralop_mup.lab.training import Training, quiet, untouched
 _WARM, _TIMED = 3, 20  # steps: the first ones make the optimizer's state
 #: Of the time; the rest is for the errors at the end, the weights and the page.
 _SHARE = 0.95
+
+
+_BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def seconds_of(epochs: str) -> float:
+    """Return the seconds of ``"3h"``, ``"90m"``, ``"45s"`` or ``"1h30m"``, given as ``epochs``."""
+    found = _BUDGET.fullmatch(epochs)
+    hours, minutes, seconds = (float(part or 0) for part in (found.groups() if found else ("0", "0", "0")))
+    total = 3600 * hours + 60 * minutes + seconds
+    if not 0 < total < math.inf:
+        raise MupError(
+            f"epochs is {epochs!r}. Give the number of epochs of the whole training, or the time that it may take as '3h', "
+            "'90m', '45s' or '1h30m'."
+        )
+    return total
 
 
 class _First:

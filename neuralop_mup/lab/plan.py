@@ -18,7 +18,7 @@ from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
-from neuralop_mup.lab.duration import epochs_within
+from neuralop_mup.lab.duration import epochs_within, seconds_of
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.given import as_source, options_of
@@ -29,7 +29,6 @@ from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.training import Training, build_model, losses_of, n_params, name_of, untouched
-from neuralop_mup.optim.schedule import seconds_of
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -181,7 +180,7 @@ def make_plan(
     """
     read = options_of(read)
     hours = asking["epochs"] if asking.get("alone") and isinstance(asking["epochs"], str) else None
-    budget = None if hours is None else seconds_of(hours, "epochs")
+    budget = None if hours is None else seconds_of(hours)
     study, optimizers = asked(folder, **asking | ({"epochs": 1} if budget else {}))
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)

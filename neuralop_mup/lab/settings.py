@@ -66,7 +66,7 @@ class Choice:
 
     def usual(self, steps: int) -> float:
         """The learning rate of a run of so many steps for which nothing is searched: by the law, or the default."""
-        return musoap.usual_lr(steps, self.lr) if self.by_steps else self.lr
+        return musoap.default_lr(steps, self.lr) if self.by_steps else self.lr
 
     def lrs(self, steps: int) -> list[float]:
         """Learning rates that a search of runs of so many steps tries: five in factors of 2 around the law's, or Adam's."""

@@ -48,8 +48,8 @@ def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float]) ->
     groups : sequence of dict
         An optimizer's param groups.
     mults : mapping
-        The rule's factor on the learning rate of each parameter to look at; others are left out. Groups with ``layouts`` are
-        MuSOAP's own, which follow the depth of a model alone and say so themselves.
+        The rule's factor on the learning rate of each parameter to look at; others are left out. Groups with
+        ``own_rule`` have a multiplier of their own.
     """
     found: dict[Any, tuple[float, float, Any]] = {}
     for group in groups:
@@ -60,7 +60,7 @@ def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float]) ->
             if p in mults:
                 found[p] = (
                     lr,
-                    own * (rule if group.get("layouts") else mults[p]),
+                    own * (rule if group.get("own_rule") else mults[p]),
                     group.get("initial_lr", 0.0),
                 )
     base = median_low([lr / mult for lr, mult, _ in found.values()] or [0.0])
@@ -146,8 +146,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         if p not in held:
             raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
     if follower := getattr(optimizer, LR_HOOKS, None):  # its step is made at the modes that are active now
-        mults = follower.mode_mults(groups)
-        groups = [{**group, "lr": group["lr"] * mult} for group, mult in zip(groups, mults, strict=True)]
+        pairs = zip(groups, follower.corrections(groups), strict=True)
+        groups = [{**group, "lr": group["lr"] * (correction or 1.0)} for group, correction in pairs]
     check_groups(resolved, groups, family or family_of(optimizer) or "adam", resolved.parameters)
 
 
@@ -182,10 +182,10 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
             f"This optimizer state belongs to other groups ({problem}): build model and optimizer as they were, with the "
             "same sizes, base, rule and lr_mult, from neuralop_mup's optimizers or param_groups."
         )
-    # What is True, False or None by default torch fills in itself, in states of its former releases; MuSOAP checks its own.
+    # torch itself fills in settings that are True, False or None by default, in states of its former releases.
     read = [key for key, value in optimizer.defaults.items() if value is not None and not isinstance(value, bool)]
     lacking = [key for key in read for group in theirs if key not in group]
-    if lacking and not any(group.get("layouts") for group in theirs):
+    if lacking:
         raise MupError(
             f"This optimizer state is not of a {type(optimizer).__name__} (its groups have no {lacking[0]!r}): load it into "
             "the kind of optimizer that it was saved from."
@@ -206,8 +206,9 @@ def _different_groups(
             average = states.get(key, {}).get("exp_avg")
             if average is not None and average.shape != p.shape:
                 return f"an average of shape {tuple(average.shape)} in group {own} for a parameter of {tuple(p.shape)}"
+        growing = "correction" in group and not group.get("own_rule")
         # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
-        mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if "mode_mult" in group else 1.0) for g in (group, saved)]
+        mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if growing else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):
             return f"lr_mult of group {group.get('name')!r} is {group.get('lr_mult')}, saved was {saved.get('lr_mult')}"
     return None

@@ -11,7 +11,8 @@ from torch import nn
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import check_optimizer_state, family_of
-from neuralop_mup.optim.learning_rate import attach_lr_hooks
+from neuralop_mup.optim.learning_rate import renamed
+from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.resolved_model import ResolvedModel, resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
@@ -63,7 +64,7 @@ def param_groups(
         One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
         ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay``. At base
         there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of its own, with
-        ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them ``model.parameters()``.)
+        ``correction`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them ``model.parameters()``.)
 
     Raises
     ------
@@ -116,7 +117,7 @@ def groups_of(
             settings["weight_decay"] = weight_decay * divisor
         key = (convolution, *map(float, settings.values()))
         if convolution is not None:
-            settings |= {"mode_mult": 1.0, "step_mults": ("mode_mult",)}
+            settings["correction"] = 1.0
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
         group["params"].append(resolved.parameters[row.name])
         if row.role not in group["name"]:
@@ -347,5 +348,5 @@ def _take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> d
     """A state to load, checked. How its steps were computed is not taken over: 0.2.0 had ``fused`` for complex kernels."""
     check_optimizer_state(optimizer, state)
     pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
-    groups = [{**saved, "fused": ours["fused"]} if "fused" in ours else saved for saved, ours in pairs]
+    groups = [{**renamed(saved), **({"fused": ours["fused"]} if "fused" in ours else {})} for saved, ours in pairs]
     return {**state, "param_groups": groups}

@@ -19,7 +19,7 @@ from neuralop_mup.lab import duration, files, training
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.problems import base
-from neuralop_mup.optim.musoap.optimizer import usual_lr
+from neuralop_mup.optim.musoap.optimizer import default_lr
 from support.comparing import differing
 from support.studies import TARGET, build, fields, loaders, no_figures, relative_error, save_pair  # noqa: F401
 
@@ -47,7 +47,7 @@ def plan_rows(model):
 def test_one_run_at_the_usual_learning_rate_for_its_steps(tmp_path):
     trained = quick_train(tmp_path / "s")
     (record,) = trained.results.records
-    assert record["metrics"]["steps"] == 12 and record["params"] == trained.params == {"lr": float(f"{usual_lr(12):.3g}")}
+    assert record["metrics"]["steps"] == 12 and record["params"] == trained.params == {"lr": float(f"{default_lr(12):.3g}")}
     assert (record["size"], record["rule"], record["loss"]) == ("target", "operator-norm", trained.loss)
     assert plan_rows(trained.model) == plan_rows(nm.parametrize(build(**TARGET)))
     again = nm.load_tuned(tmp_path / "s", build)
@@ -140,7 +140,7 @@ def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
     monkeypatch.setattr(training._Trainer, "train_one_batch", slow)
     trained = quick_train(tmp_path / "s", data(), epochs="100s")
     (record,) = trained.results.records
-    assert record["metrics"]["steps"] == 16 and trained.lr == float(f"{usual_lr(16):.3g}")
+    assert record["metrics"]["steps"] == 16 and trained.lr == float(f"{default_lr(16):.3g}")
     assert "4 epochs" in trained.report.read_text()
     assert differing(trained.model, quick_train(tmp_path / "c", data(), epochs=4).model) == 0  # timing changes nothing
     before = clock.now
@@ -245,7 +245,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     line = "train heat.npz --epochs 3 --batch_size 8 --target.hidden_channels 8 --target.n_modes 8 --target.n_layers 2"
     assert main(line.split()) == 0
     out, progress = capsys.readouterr()
-    assert f"{usual_lr(12):.3g}, for 12 steps" in out and "/12 [" in progress
+    assert f"{default_lr(12):.3g}, for 12 steps" in out and "/12 [" in progress
     folder = Path("runs/heat-train")
     trained = nm.load_tuned(folder)
     own = trained.split["val"]

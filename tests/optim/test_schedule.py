@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import pickle
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from neuralop.models import FNO
 from torch.optim import lr_scheduler as S
 
 import neuralop_mup as nm
 from neuralop_mup.optim import schedule as ending
 from neuralop_mup.optim.learning_rate import effective_lrs
-from neuralop_mup.optim.schedule import follow_length, note_peaks, past_the_end, trained_lr, usual_lr
+from neuralop_mup.optim.schedule import (
+    begin_cooldown,
+    default_lr,
+    move_end,
+    note_peaks,
+    set_factors,
+    trained_lr,
+    upgraded,
+    warning_past_the_end,
+)
 from support.comparing import differing
 from support.errors import refused
 from support.models import small_fno
@@ -31,7 +43,7 @@ def param_group(**settings):
 
 def rate_at(taken, **settings):
     group = param_group(**settings)
-    follow_length([group], taken)
+    set_factors([group], taken)
     return group["step_lr"]
 
 
@@ -41,7 +53,7 @@ def rates(group, schedule):
     for taken, lr in enumerate(schedule):
         group["lr"] = lr
         note_peaks([group], taken)
-        follow_length([group], taken)
+        set_factors([group], taken)
         result.append(group["step_lr"])
     return result
 
@@ -87,10 +99,10 @@ def train(model, optimizer, seeds):
     ],
 )
 def test_learning_rate_for_a_number_of_steps(steps, lr):
-    assert usual_lr(steps) == pytest.approx(lr, rel=1e-6)
-    assert usual_lr(250, lr=0.6) == 1.0  # the largest
+    assert default_lr(steps) == pytest.approx(lr, rel=1e-6)
+    assert default_lr(250, lr=0.6) == 1.0  # the largest
     hidden, kernels, *rest = built(steps=steps)[1].param_groups
-    assert hidden["lr"] == kernels["lr"] == usual_lr(steps)
+    assert hidden["lr"] == kernels["lr"] == default_lr(steps)
     assert {group["base_lr"] for group in rest} == {4e-3}
 
 
@@ -148,7 +160,7 @@ def test_only_small_learning_rates_of_the_user_are_warned_of(recwarn):
 def test_a_constant_learning_rate_ends_by_a_cosine():
     want = pytest.approx([0.03 * part for part in COSINE_OF_4], rel=1e-6)
     assert rates(param_group(steps=4), [0.03] * 5) == want
-    with_modes = param_group(steps=4, mode_mult=0.3, step_mults=("mode_mult",))
+    with_modes = param_group(steps=4, correction=0.3)
     assert rates(with_modes, [0.1] * 5) == want
 
 
@@ -159,33 +171,69 @@ def test_the_cosine_begins_where_the_largest_learning_rate_was_first_reached():
     assert group["peak"] == (0.03, 2)
 
 
-def test_differences_by_rounding_change_nothing():
-    group = param_group(steps=10**6)
-    rates(group, [0.03, 0.03 * (1 + 5e-7)])
-    assert group["peak"] == (0.03, 0) and group["length_mult"] == 1.0
-    rates(group, [0.03 * (1 + 2e-6)])
-    assert group["peak"] == (0.03 * (1 + 2e-6), 0)
+def test_a_rise_gives_back_a_part_of_the_cosine():
+    """After 40 of 100 steps: 1.02^-10 = 0.820348 leaves 82.0348 steps from step 17.9652; 1.1^-10 = 0.385543 would leave less
+    than the 60 that remain.
+    """
+    for rise, begin in ((1.02, 17.9652), (1.1, 40)):
+        group = param_group(steps=100)
+        found = rates(group, [*[0.03] * 40, *[0.03 * rise] * 60])
+        assert group["peak"] == (0.03 * rise, pytest.approx(begin, abs=1e-3))
+        part = (1 + math.cos(math.pi * (40 - begin) / (100 - begin))) / 2
+        assert found[40] == pytest.approx(0.03 * rise * part, rel=1e-4)
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("lr"), st.floats(0.2, 5)),
+    st.tuples(st.just("wait"), st.integers(1, 40)),
+    st.tuples(st.just("set_steps"), st.integers(1, 60)),
+    st.tuples(st.just("cooldown"), st.floats(0.1, 1)),
+    st.tuples(st.just("resume"), st.none()),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(events=st.lists(EVENTS, min_size=1, max_size=8), at=st.integers(0, 199), steps=st.sampled_from([None, 40, 200]))
+def test_the_end_is_continuous_in_the_learning_rate(events, at, steps):
+    """A rate that differs by ε = 1e-6 at one step changes no later rate by more than 50 ε of the largest one."""
+    found = []
+    for change in (0, 1e-6):
+        group, taken, lrs = param_group(steps=steps, base_scale=1.0 if steps else "anytime"), 0, []
+        for what, value in [*events, ("wait", 200)]:
+            if what == "lr":
+                group["lr"] *= value
+            elif what == "set_steps":
+                move_end([group], taken + value, taken)
+            elif what == "cooldown" and taken > 9 and group["cooldown"] is None:
+                begin_cooldown([group], int(value * taken), taken)
+            elif what == "resume":
+                group = upgraded(json.loads(json.dumps(group)))
+            for _ in range(value if what == "wait" else 0):
+                lr = group["lr"]
+                group["lr"] = lr * (1 + change * (taken == at))
+                note_peaks([group], taken)
+                set_factors([group], taken)
+                lrs.append(group["step_lr"])
+                group["lr"], taken = lr, taken + 1
+        found.append(lrs)
+    assert max(abs(a - b) for a, b in zip(*found, strict=True)) <= 50e-6 * max(found[0])
 
 
 @pytest.mark.parametrize(("taken", "lr"), [(0, 0.0664078), (300, 0.0332039), (900, 0.021)])
 def test_learning_rate_where_the_length_is_unknown(taken, lr):
     """0.7 · 0.03 · √(1000 / (t + 100)): √10 = 3.162278, √2.5 = 1.581139, 1."""
-    assert rate_at(taken, lr_follows="progress") == pytest.approx(lr, rel=1e-6)
-    assert rate_at(taken, lr_follows="progress", lr=0.015) == pytest.approx(lr / 2, rel=1e-6)  # of a schedule
-    assert rate_at(taken, lr_follows="steps") == rate_at(taken, lr_follows="progress", steps=4000)
+    assert rate_at(taken, base_scale="anytime") == pytest.approx(lr, rel=1e-6)
+    assert rate_at(taken, base_scale="anytime", lr=0.015) == pytest.approx(lr / 2, rel=1e-6)  # of a schedule
 
 
 @pytest.mark.parametrize(
     ("settings", "lr"),
     [
-        ({"lr_follows": "steps", "steps": 4000}, 0.015),
-        ({"lr_follows": "steps", "steps": 4000, "most": 0.02}, 0.015),
-        ({"lr_follows": "steps", "steps": 4000, "most": 0.01}, 0.01),
-        ({"lr_follows": None, "steps": 4000}, 0.03),
-        ({"lr_follows": "steps", "steps": 4000, "layouts": None}, 0.03),  # AdamW's
-        ({"lr_follows": "progress", "lr": 0.0, "base_lr": 0.0}, 0.0),
+        ({"base_scale": 0.5, "steps": 4000}, 0.015),
+        ({"base_scale": None, "steps": 4000}, 0.03),
+        ({"base_scale": "anytime", "lr": 0.0, "base_lr": 0.0}, 0.0),
         ({"steps": 4000, "lr": 0.0, "peak": (0.0, 0)}, 0.0),
-        ({"lr": 0.02, "mode_mult": 0.5, "step_mults": ("mode_mult",), "cooldown": (6, 4, 0.008)}, 0.004),
+        ({"lr": 0.02, "correction": 0.5, "cooldown": (6, 4, 0.008)}, 0.004),
     ],
 )
 def test_learning_rate_after_seven_steps(settings, lr):
@@ -201,14 +249,13 @@ def test_a_cooldown_by_hand():
 
 
 def test_steps_past_the_end_are_known():
-    assert past_the_end(param_group(), 99) is None
+    assert warning_past_the_end(param_group(), 99) is None
     for group, first, names in (
-        (param_group(steps=10), 10, ("step 11", "steps=10")),
-        (param_group(steps=10, cooldown=(2, 5, 0.1)), 7, ("step 8", "cooldown")),
-        (param_group(steps=10, seconds=-1.0), 10, ("step 11", "time")),
+        (param_group(steps=10), 10, ("Step 11", "steps=10")),
+        (param_group(steps=10, cooldown=(2, 5, 0.1)), 7, ("Step 8", "cooldown")),
     ):
-        assert past_the_end(group, first - 1) is None
-        message = past_the_end(group, first)
+        assert warning_past_the_end(group, first - 1) is None
+        message = warning_past_the_end(group, first)
         assert all(name in message for name in (*names, "1%", "optimizer.set_steps(n)")), message
 
 
@@ -232,10 +279,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("schedule", ENDING)
 def test_a_schedule_that_ends_is_left_alone(schedule, recwarn):
-    (_, ours), (_, theirs) = built(steps=STEPS), built(lr=usual_lr(STEPS))
+    (_, ours), (_, theirs) = built(steps=STEPS), built(lr=default_lr(STEPS))
     found = run(ours, STEPS, ENDING[schedule](ours))
     assert found == run(theirs, STEPS, ENDING[schedule](theirs))
-    assert {group["length_mult"] for group in ours.param_groups} == {1.0}
+    assert {group["schedule_factor"] for group in ours.param_groups} == {1.0}
     assert not recwarn.list
 
 
@@ -250,7 +297,7 @@ def test_every_other_schedule_is_brought_to_zero(schedule):
 
 def test_training_past_the_end_goes_on_at_a_floor_with_one_warning():
     _, optimizer = built(steps=4)
-    with pytest.warns(UserWarning, match="step 5") as caught:
+    with pytest.warns(UserWarning, match="Step 5") as caught:
         found = run(optimizer, 7)
     assert found[4:] == pytest.approx([found[0] / 100] * 3) and len(caught) == 1
 
@@ -259,7 +306,7 @@ def test_steps_count_while_kernels_are_frozen():
     model, optimizer = built(steps=STEPS)
     run(optimizer, 6)
     train(model, optimizer, range(2))
-    mults = [group["length_mult"] for group in optimizer.param_groups]
+    mults = [group["schedule_factor"] for group in optimizer.param_groups]
     assert mults == pytest.approx([ending.cosine(7, 0, STEPS)] * len(mults))
     assert f"size {optimizer.param_groups[0]['step_lr']:.4g}" in str(nm.summary(model, optimizer))
 
@@ -270,7 +317,7 @@ def test_the_rate_of_the_last_step_is_kept_where_a_scheduler_moves_on():
     group = optimizer.param_groups[0]
     assert group["step_lr"] == group["lr"]
     lrs = run(optimizer, 8, S.CosineAnnealingWarmRestarts(optimizer, T_0=4))
-    assert group["step_lr"] == lrs[-1] < group["lr"] * group["length_mult"]
+    assert group["step_lr"] == lrs[-1] < group["lr"] * group["schedule_factor"]
     assert copy.deepcopy(optimizer).param_groups[0]["step_lr"] == lrs[-1]
 
 
@@ -312,7 +359,7 @@ def test_states_and_copies_do_not_change_with_the_optimizer():
 @pytest.mark.parametrize("steps", [STEPS, None])
 def test_an_older_state_goes_on_from_where_it_is(steps):
     """It had at most steps: a constant rate is brought down from its present value."""
-    _, optimizer = built(lr=usual_lr(STEPS))
+    _, optimizer = built(lr=default_lr(STEPS))
     state = copy.deepcopy(optimizer.state_dict())
     for group in state["param_groups"]:
         for key in ending.BEGINNING.keys() - {"taken"}:
@@ -321,17 +368,33 @@ def test_an_older_state_goes_on_from_where_it_is(steps):
     _, resumed = built()
     resumed.load_state_dict(state)
     want = [ending.cosine(t, 0, 6) if steps else 1 for t in range(6)]
-    assert run(resumed, 6) == pytest.approx([usual_lr(STEPS) * part for part in want])
+    assert run(resumed, 6) == pytest.approx([default_lr(STEPS) * part for part in want])
 
 
-@pytest.mark.parametrize(("saved", "given"), [(None, 20), (30, 20), ("1h", 20), (30, "5h")])
-def test_a_state_with_another_end_is_warned_of(saved, given):
+@pytest.mark.parametrize("saved", [None, 30])
+def test_a_state_with_another_end_is_warned_of(saved):
     """It would train on at a rate that never falls, or end at another step than was written."""
     state = built(steps=saved)[1].state_dict()
-    _, optimizer = built(steps=given)
-    with pytest.warns(UserWarning, match=rf"steps='?(20|5h)'?.*optimizer.set_steps\({20 if given == 20 else 'n'}\)"):
+    _, optimizer = built(steps=20)
+    with pytest.warns(UserWarning, match=rf"steps={saved}.*optimizer.set_steps\(20\)"):
         optimizer.load_state_dict(state)
-    assert optimizer.param_groups[0]["steps"] == (saved if saved != "1h" else None)
+    assert optimizer.param_groups[0]["steps"] == saved
+
+
+@pytest.mark.parametrize(
+    ("saved", "scale"),
+    [
+        ({"lr_follows": "progress"}, "anytime"),
+        ({"lr_follows": "steps", "steps": 4000, "most": math.inf}, 0.5),  # 0.03 · √(1000/4000) over the base lr 0.03
+        ({"lr_follows": "steps", "steps": 4000, "most": 0.006}, 0.2),
+        ({"lr_follows": None, "steps": 4000}, None),
+        ({"lr_follows": "steps", "steps": 4000, "layouts": None}, None),  # AdamW's
+    ],
+)
+def test_a_state_of_0_3_goes_on(saved, scale):
+    group = {"layouts": ["iob"], "lr": 0.03, "base_lr": 0.03, "length_mult": 1.0, "mode_mult": 0.5, **saved}
+    found = upgraded(group)
+    assert found["base_scale"] == scale and found["correction"] == 0.5 and found["schedule_factor"] == 1.0
 
 
 # ------------------------------------------------------------------------------------------------- an end that moves
@@ -344,13 +407,12 @@ def test_the_end_moves_and_the_height_with_it():
         (6, "set_steps(6) 6steps optimizer.cooldown"),
         (0, "0"),
         (7.5, "7.5"),
-        ("3h", "'3h'"),
         (None, "None"),
     ):
         with refused(f"steps {names}"):
             optimizer.set_steps(wrong)
     optimizer.set_steps(24)
-    assert run(optimizer, 2) == pytest.approx([usual_lr(24) * ending.cosine(t, 0, 24) for t in (6, 7)])
+    assert run(optimizer, 2) == pytest.approx([default_lr(24) * ending.cosine(t, 0, 24) for t in (6, 7)])
     for steps in (24, 30):  # the end may also move after it
         optimizer.set_steps(steps)
         with pytest.warns(UserWarning, match=f"steps={steps}"):
@@ -366,7 +428,7 @@ def test_a_length_that_becomes_known_does_not_raise_the_rate(taken, steps):
     most = 0.021 * math.sqrt(1000 / (taken + 100)) if taken else math.inf
     for own in (optimizer, loaded(model, optimizer)[1]):
         lrs = run(own, 35)
-        assert lrs[0] == pytest.approx(min(usual_lr(steps), most))
+        assert lrs[0] == pytest.approx(min(default_lr(steps), most))
         assert lrs == sorted(lrs, reverse=True)
         assert steps == 9000 or lrs[-1] < 0.01 * lrs[0]
 
@@ -382,7 +444,7 @@ def test_a_cooldown_ends_a_training(arguments):
     _, optimizer = built(**arguments)
     before = run(optimizer, 20)[-1]
     optimizer.cooldown(10)
-    with pytest.warns(UserWarning, match=r"step 31 .*cooldown"):
+    with pytest.warns(UserWarning, match=r"Step 31 .*cooldown"):
         lrs = run(optimizer, 12)
     parts = [1, *(1 - math.sqrt(t / 10) for t in range(10)), 0.01, 0.01]
     assert [before, *lrs] == pytest.approx([lrs[0] * part for part in parts], rel=0.03)
@@ -415,23 +477,3 @@ def test_a_group_that_is_added_ends_with_the_others():
     run(optimizer, 2)
     assert effective_lrs(optimizer)["new"] == pytest.approx(0.01 * (1 - math.sqrt(1 / 4)))
     assert optimizer.param_groups[-1]["steps"] == STEPS
-
-
-# ----------------------------------------------------------------------------------------------------------- a time
-
-
-def test_a_time_becomes_steps(monkeypatch):
-    """Ten minutes are 200 steps of three seconds. Time between two runs does not count."""
-    assert [ending.seconds_of(text) for text in ("1.5h", "1h2m3.5s")] == [5400, 3723.5]
-    with refused("steps '3h'"):
-        built(steps="3 hours")
-    now = [100.0]
-    monkeypatch.setattr(ending, "clock", lambda: now[0])
-    model, optimizer = built(steps="10m")
-    for seconds, steps in ((3.0, 200), (6.0, 41 + 70)):  # after 20 steps of each
-        _, optimizer = loaded(model, optimizer)
-        for _ in range(21):
-            run(optimizer, 1)
-            now[0] += seconds
-        assert optimizer.param_groups[0]["steps"] == steps
-        now[0] += 1e6

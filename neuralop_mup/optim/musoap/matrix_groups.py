@@ -37,6 +37,7 @@ def musoap_groups(
     base_depth: int | None,
     weight_decay: float,
     lr_mult: Mapping[str, float] | None,
+    base_scale: float | str | None,
 ) -> list[dict[str, Any]]:
     """Groups with ``layouts`` for matrix updates, of which all have the size lr √(base_depth / depth), then AdamW's."""
     roles = {row.name: row.role for row in resolved.plan.rows}
@@ -60,6 +61,8 @@ def musoap_groups(
                     "param_names": of_role,
                     "name": role,
                     "layouts": [layouts[name] for name in of_role],
+                    "own_rule": True,
+                    "base_scale": base_scale,
                     "lr": lr * mult,
                     "base_lr": lr,
                     "lr_mult": mult,

@@ -17,7 +17,8 @@ from torch.optim.adamw import adamw
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.checks import check_optimizer_state
-from neuralop_mup.optim.learning_rate import attach_lr_hooks
+from neuralop_mup.optim.learning_rate import effective_lr
+from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.musoap import parallel
 from neuralop_mup.optim.musoap.eigenbases import first_basis, renewed
 from neuralop_mup.optim.musoap.gradient_check import CHECKS, GradientCheck
@@ -39,17 +40,16 @@ from neuralop_mup.optim.resolved_model import resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
-    Stopwatch,
     begin_cooldown,
     check_start_error,
-    follow_length,
+    default_lr,
     move_end,
     note_peaks,
-    past_the_end,
-    say_whose_end,
-    seconds_of,
+    set_factors,
     trained_lr,
-    usual_lr,
+    upgraded,
+    warning_of_other_end,
+    warning_past_the_end,
 )
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
@@ -91,15 +91,14 @@ class MuSOAP(torch.optim.Optimizer):
     aux_lr : float, optional
         AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``, but for a trained model:
         0.004 · lr / 0.03 where ``lr`` is not given.
-    steps : int or str, optional
+    steps : int, optional
         Number of optimizer steps of the whole training: the learning rate is 0.03 at 1,000 steps, and at others what
         :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1; beside ``lr`` it is the end alone. Steps end
         the training: each is made with the smaller of ``group["lr"]``, which is the schedule's, and a cosine that falls from
         its largest value so far to zero at ``steps``. A schedule that ends with the training is left alone, and any other,
-        or none, is brought to zero. ``group["length_mult"]`` is the factor that this makes, and
-        ``group["step_lr"]`` the rate of the last step. Beyond ``steps`` a hundredth of the rate is left, of which a
-        warning tells; :meth:`set_steps` moves the end. A time, ``"3h"``, ``"90m"``, ``"45s"`` or ``"1h30m"``,
-        becomes steps when twenty of them were timed; a resumed run goes on with what is left of it.
+        or none, is brought to zero. ``group["schedule_factor"]`` is the factor that this makes, and
+        ``group["step_lr"]`` the rate of the last step. Beyond ``steps`` a hundredth of the rate is left, with a
+        warning; :meth:`set_steps` moves the end.
 
         Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
         100)) after t steps, until :meth:`cooldown` brings it to zero.
@@ -194,7 +193,6 @@ class MuSOAP(torch.optim.Optimizer):
     _replicas: dist.ProcessGroup | None = None
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
-    _stopwatch = cached_property(lambda self: Stopwatch())
     _told_of_the_end = False
 
     def __init__(
@@ -203,7 +201,7 @@ class MuSOAP(torch.optim.Optimizer):
         lr: float | None = None,
         aux_lr: float | None = None,
         *,
-        steps: int | str | None = None,
+        steps: int | None = None,
         start_error: float | None = None,
         momentum: float = 0.95,
         beta2: float = 0.95,
@@ -221,9 +219,8 @@ class MuSOAP(torch.optim.Optimizer):
         **unknown: Any,
     ) -> None:
         check_names(unknown, MuSOAP)
-        seconds = seconds_of(steps) if isinstance(steps, str) else None
         for what, count, unit in (
-            ("steps", 1 if steps is None or seconds else steps, "optimizer steps"),
+            ("steps", 1 if steps is None else steps, "optimizer steps"),
             ("period", period, "steps"),
             ("refresh", refresh, "steps"),
             ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
@@ -243,24 +240,21 @@ class MuSOAP(torch.optim.Optimizer):
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
             raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
         _check_rates(lr, aux_lr)
-        given = None if steps is None or isinstance(steps, str) else int(steps)
+        steps, base_scale = None if steps is None else int(steps), None
         resolved = resolve(model)
-        usual_aux, follows = AUX_LR, None
+        usual_aux = AUX_LR
         if lr is None and (start_error is not None or resolved.is_trained):
-            lr = trained_lr(given, start_error)
+            lr = trained_lr(steps, start_error)
             usual_aux *= lr / LR
         elif lr is None:
-            lr, follows = usual_lr(given), "progress" if steps is None else "steps"
+            lr, base_scale = default_lr(steps), "anytime" if steps is None else 1.0
         # Numbers of NumPy would keep torch.load from reading the state.
         lr, aux_lr, weight_decay = float(lr), float(usual_aux if aux_lr is None else aux_lr), float(weight_decay)
-        groups = musoap_groups(resolved, lr, aux_lr, base_depth, weight_decay, lr_mult)
+        groups = musoap_groups(resolved, lr, aux_lr, base_depth, weight_decay, lr_mult, base_scale)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
             **BEGINNING,
-            "steps": given,
-            "lr_follows": follows,
-            "seconds": seconds,
-            "budget": seconds,
+            "steps": steps,
             "momentum": float(momentum),
             "beta2": float(beta2),
             "period": int(period),
@@ -276,7 +270,7 @@ class MuSOAP(torch.optim.Optimizer):
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
-        follow_length(self.param_groups, 0)
+        set_factors(self.param_groups, 0)
         attach_lr_hooks(resolved, self)
 
     @property
@@ -339,7 +333,11 @@ class MuSOAP(torch.optim.Optimizer):
                 "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
                 "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
-        self._follow_length(groups, taken)
+        note_peaks(groups, taken)
+        set_factors(groups, taken)
+        if not self._told_of_the_end and (warning := warning_past_the_end(groups[0], taken)):
+            self._told_of_the_end = True
+            warnings.warn(warning, stacklevel=2)
         if (together := self._process_group or self._replicas) and not self._compared:
             rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
             parallel.check_equal(rates, steps, groups[0]["params"][0].device, together)
@@ -363,16 +361,6 @@ class MuSOAP(torch.optim.Optimizer):
             if sent and self._process_group is not None:
                 parallel.broadcast_moved(sent, self._process_group)
 
-    def _follow_length(self, groups: list[dict[str, Any]], taken: int) -> None:
-        """Set the learning rate of the next step, and tell of one beyond the end."""
-        if groups[0].get("seconds") is not None:
-            self._stopwatch.before_step(groups, taken)
-        note_peaks(groups, taken)
-        follow_length(groups, taken)
-        if not self._told_of_the_end and (said := past_the_end(groups[0], taken)):
-            self._told_of_the_end = True
-            warnings.warn(said, stacklevel=2)
-
     def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
         """How many steps there were, in a resumed run too; states of former releases have those of matrices alone."""
         matrices = [p for group in groups if group["layouts"] is not None for p in group["params"]]
@@ -380,7 +368,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
-        of_all = ("steps", "seconds", "budget", "cooldown")
+        of_all = ("taken", "steps", "cooldown")
         end = {key: self.param_groups[0][key] for key in of_all} if self.param_groups else {}
         super().add_param_group({**end, **param_group})
         if end and end["cooldown"] is not None:
@@ -409,7 +397,7 @@ class MuSOAP(torch.optim.Optimizer):
         >>> optimizer = nm.MuSOAP(nm.parametrize(FNO((8,), 1, 1, 16)), steps=4000)
         >>> optimizer.set_steps(1000)
         >>> group = optimizer.param_groups[0]
-        >>> round(group["lr"] * group["length_mult"], 6)
+        >>> round(group["lr"] * group["schedule_factor"], 6)
         0.03
         """
         move_end(self.param_groups, n, self._taken(self.param_groups))
@@ -471,7 +459,7 @@ class MuSOAP(torch.optim.Optimizer):
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            lr=group["lr"] * group["length_mult"],
+            lr=effective_lr(group),
             weight_decay=group["weight_decay"],
             eps=group["eps"],
             maximize=False,
@@ -530,7 +518,7 @@ class MuSOAP(torch.optim.Optimizer):
             self._renew(turn.averages, step)
         ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
         # A mode moves as far in one step as it would have in all that it waited.
-        lr = group["lr"] * group["length_mult"] * turn.period
+        lr = effective_lr(group) * turn.period
         update, share = direction(
             x,
             ahead,
@@ -587,7 +575,7 @@ class MuSOAP(torch.optim.Optimizer):
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
                 "and the model that it was saved from."
             )
-        groups = [{**ours, **_of_its_time(theirs), **theirs} for ours, theirs in zip(self.param_groups, saved, strict=True)]
+        groups = [{**ours, **upgraded(theirs)} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
             group["lr"] = float(group["lr"])  # capturable optimizers had tensors
             for key, value in _FORMER.items():
@@ -598,12 +586,12 @@ class MuSOAP(torch.optim.Optimizer):
                         "optimizer."
                     )
         check_optimizer_state(self, {**state_dict, "param_groups": groups})  # the same parameters under another base or rule
-        if said := say_whose_end(self.param_groups[0], groups[0]):
-            warnings.warn(said, stacklevel=2)
+        if warning := warning_of_other_end(self.param_groups[0], groups[0]):
+            warnings.warn(warning, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
-        for cached in ("_batches", "_stopwatch", "_told_of_the_end"):
+        for cached in ("_batches", "_told_of_the_end"):
             vars(self).pop(cached, None)
-        follow_length(self.param_groups, self._taken(self.param_groups))
+        set_factors(self.param_groups, self._taken(self.param_groups))
         for group, theirs in zip(self.param_groups, groups, strict=True):
             for p, key in zip(group["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
@@ -613,13 +601,6 @@ class MuSOAP(torch.optim.Optimizer):
                     own = self.state[p][name]
                     dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
-
-
-def _of_its_time(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What a state says by having nothing of how its rate follows the length: it goes on, and ends with its steps."""
-    if "lr_follows" in group:
-        return {"budget": None}  # which 0.3.0 did not keep
-    return {**BEGINNING, "lr_follows": None if group.get("steps") is None else "steps"}
 
 
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
