@@ -146,8 +146,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         if p not in held:
             raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
     if follower := getattr(optimizer, LR_HOOKS, None):  # its step is made at the modes that are active now
-        pairs = zip(groups, follower.corrections(groups), strict=True)
-        groups = [{**group, "lr": group["lr"] * (correction or 1.0)} for group, correction in pairs]
+        pairs = zip(groups, follower.mode_mults(groups), strict=True)
+        groups = [{**group, "lr": group["lr"] * (mult or 1.0)} for group, mult in pairs]
     check_groups(resolved, groups, family or family_of(optimizer) or "adam", resolved.parameters)
 
 
@@ -206,7 +206,7 @@ def _different_groups(
             average = states.get(key, {}).get("exp_avg")
             if average is not None and average.shape != p.shape:
                 return f"an average of shape {tuple(average.shape)} in group {own} for a parameter of {tuple(p.shape)}"
-        growing = "correction" in group and not group.get("own_rule")
+        growing = "mode_mult" in group and not group.get("own_rule")
         # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if growing else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):

@@ -64,7 +64,7 @@ def param_groups(
         One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
         ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay``. At base
         there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of its own, with
-        ``correction`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them ``model.parameters()``.)
+        ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them ``model.parameters()``.)
 
     Raises
     ------
@@ -117,7 +117,7 @@ def groups_of(
             settings["weight_decay"] = weight_decay * divisor
         key = (convolution, *map(float, settings.values()))
         if convolution is not None:
-            settings["correction"] = 1.0
+            settings["mode_mult"] = 1.0
         group = groups.setdefault(key, {"params": [], "name": [], **settings})
         group["params"].append(resolved.parameters[row.name])
         if row.role not in group["name"]:

@@ -3,12 +3,12 @@
 ``group["lr"]`` belongs to the user and the scheduler. The package never writes it after construction; it stores factors
 beside it, so that schedulers of closed form, copies and checkpoints keep working:
 
-    effective rate = lr · correction · learned_mult · schedule_factor(base_scale, steps, peak, cooldown; taken).
+    effective rate = lr · mode_mult · learned_mult · schedule_factor(base_scale, steps, peak, cooldown; taken).
 
 ====================  ================================================================================================
 key                   meaning
 ====================  ================================================================================================
-``correction``        the rule's multiplier now over ``rule_mult``: modes that grew in training, a depth that was
+``mode_mult``        the rule's multiplier now over ``rule_mult``: modes that grew in training, a depth that was
                       measured (:mod:`neuralop_mup.optim.lr_hooks`)
 ``learned_mult``      factor that :class:`neuralop_mup.LearnedRates` learns
 ``base_scale``        MuSOAP: factor of a default rate whose number of steps changed, or "anytime"
@@ -29,9 +29,9 @@ from typing import Any
 import torch
 
 #: Keys of a group that are factors of its rate.
-FACTORS = ("correction", "learned_mult", "schedule_factor")
+FACTORS = ("mode_mult", "learned_mult", "schedule_factor")
 # Keys that release 0.3.0 saved under other names.
-_RENAMED = {"mode_mult": "correction", "length_mult": "schedule_factor"}
+_RENAMED = {"length_mult": "schedule_factor"}
 
 
 def factors(group: Mapping[str, Any]) -> dict[str, float]:
@@ -41,7 +41,7 @@ def factors(group: Mapping[str, Any]) -> dict[str, float]:
 
 def unscheduled_lr(group: Mapping[str, Any]) -> Any:
     """Return :func:`effective_lr` without the factor that ends the training."""
-    return group["lr"] * (group.get("correction", 1.0) * group.get("learned_mult", 1.0))
+    return group["lr"] * (group.get("mode_mult", 1.0) * group.get("learned_mult", 1.0))
 
 
 def effective_lr(group: Mapping[str, Any]) -> Any:

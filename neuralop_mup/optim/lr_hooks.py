@@ -16,14 +16,14 @@ from neuralop_mup.optim.resolved_model import ResolvedModel, present_plan, resol
 from neuralop_mup.torch_private import not_compiled
 
 # Keys of a step's own groups that the optimizer's groups do not take over: the factors are in ``lr`` there.
-_OF_THE_STEP = ("lr", "weight_decay", "correction", "learned_mult")
+_OF_THE_STEP = ("lr", "weight_decay", "mode_mult", "learned_mult")
 
 
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
     """Keep an optimizer on its model's plan at every step. The optimizers of neuralop_mup call it themselves.
 
     A hook on ``optimizer.step`` does two things. (1) A kernel's learning rate follows the modes that its convolution has at
-    that step (``model.n_modes = …``, ``IncrementalFNOTrainer``): the group's ``correction`` is updated and applied for the
+    that step (``model.n_modes = …``, ``IncrementalFNOTrainer``): the group's ``mode_mult`` is updated and applied for the
     step only. ``lr`` stays with the schedulers, and weight decay stays independent. (2) If learning rates no longer have the
     plan's ratios (a scheduler that sets absolute values), a warning names the group, once.
 
@@ -100,7 +100,7 @@ class LrHooks:
         self._lrs: dict[int, torch.Tensor] = {}  # of groups whose lr is a tensor
         self._warned = False
         self._types = [p.dtype for group in optimizer.param_groups for p in group["params"]]
-        self.corrections(optimizer.param_groups)
+        self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Attach the hooks behind the optimizer's other ones, and in place of former hooks of this kind."""
@@ -112,7 +112,7 @@ class LrHooks:
         ]
         setattr(optimizer, LR_HOOKS, self)
 
-    def corrections(self, groups: list[dict[str, Any]]) -> list[float | None]:
+    def mode_mults(self, groups: list[dict[str, Any]]) -> list[float | None]:
         """Return each group's rule multiplier at the present modes over ``rule_mult``; None where modes do not enter."""
         key = (tuple(map(active_modes, self._convs)), *(group.get("rule_mult") for group in groups))
         if key != self._key:
@@ -122,8 +122,8 @@ class LrHooks:
                 for resolved in self.models
                 for row in present_plan(resolved.model, resolved.plan).rows
             }
-            self._corrections, self._key = [_correction(group, now) for group in groups], key
-        return self._corrections
+            self._mults, self._key = [_mode_mult(group, now) for group in groups], key
+        return self._mults
 
     @not_compiled  # it would be compiled anew for each number of modes, and contains nothing that is faster compiled
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
@@ -141,10 +141,10 @@ class LrHooks:
             if problem := broken_ratios([group for group in groups if not own.isdisjoint(group["params"])]):
                 self._warned = True
                 warnings.warn(problem, UserWarning, stacklevel=1)
-        for group, correction in zip(groups, self.corrections(groups), strict=True):
-            if correction is not None and (correction != 1 or "correction" in group):
-                group["correction"] = correction
-        if all(group.get("correction", 1) == group.get("learned_mult", 1) == 1 for group in groups):
+        for group, mult in zip(groups, self.mode_mults(groups), strict=True):
+            if mult is not None and (mult != 1 or "mode_mult" in group):
+                group["mode_mult"] = mult
+        if all(group.get("mode_mult", 1) == group.get("learned_mult", 1) == 1 for group in groups):
             return None
         of_the_step = [self._for_the_step(i, group) for i, group in enumerate(groups)]
         vars(self._step_view).update(vars(optimizer), param_groups=of_the_step)
@@ -163,13 +163,13 @@ class LrHooks:
         vars(stepped).clear()
 
     def _for_the_step(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
-        """Return group ``i`` with the settings of its next step. Decay is independent: the correction is divided out."""
+        """Return group ``i`` with the settings of its next step. Decay is independent: the factor is divided out."""
         own, lr = self._groups.setdefault(i, {}), unscheduled_lr(group)
         if isinstance(lr, torch.Tensor) and not lr.requires_grad:
             lr = self._lrs.setdefault(i, lr).copy_(lr)
-        own.update(group, lr=lr, correction=1.0, learned_mult=1.0)
+        own.update(group, lr=lr, mode_mult=1.0, learned_mult=1.0)
         if "weight_decay" in group:
-            own["weight_decay"] = group["weight_decay"] / group.get("correction", 1)
+            own["weight_decay"] = group["weight_decay"] / group.get("mode_mult", 1)
         return own
 
 
@@ -191,14 +191,14 @@ def _check_holds(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]]) -
         )
 
 
-def _correction(group: Mapping[str, Any], now: Mapping[nn.Parameter, float]) -> float | None:
+def _mode_mult(group: Mapping[str, Any], now: Mapping[nn.Parameter, float]) -> float | None:
     if "rule_mult" not in group or group.get("own_rule"):
         return None
-    corrections = [now[p] / group["rule_mult"] for p in group["params"] if p in now] or [1.0]
-    if not math.isclose(min(corrections), max(corrections), rel_tol=1e-9):
+    mults = [now[p] / group["rule_mult"] for p in group["params"] if p in now] or [1.0]
+    if not math.isclose(min(mults), max(mults), rel_tol=1e-9):
         raise MupError(
             "The modes of a convolution changed, and with them its kernel's learning rate. But the kernel shares the "
             f"optimizer's group {group.get('name')!r} with parameters whose learning rates did not change. Build the model "
             "with max_n_modes=…, which gives each kernel its own group."
         )
-    return max(corrections)
+    return max(mults)

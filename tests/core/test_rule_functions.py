@@ -71,7 +71,7 @@ def test_a_file_keeps_the_name_and_the_numbers(tmp_path, monkeypatch):
         optimizer.step()
     monkeypatch.setitem(RULES, "<lambda>", rule)
     optimizer.step()
-    assert [g["correction"] for g in optimizer.param_groups if "correction" in g] == pytest.approx([1 / KAPPA])
+    assert [g["mode_mult"] for g in optimizer.param_groups if "mode_mult" in g] == pytest.approx([1 / KAPPA])
 
 
 def test_plans_are_compared_by_their_numbers():

@@ -41,7 +41,7 @@ def test_groups_by_hand(family, names, numbers):
 def test_kernels_that_may_grow_have_groups_of_their_own():
     groups = {group["name"]: group for group in nm.param_groups(build(max_n_modes=(8,)), 0.01)}
     assert [*groups] == ["input+vector", "spectral fno_blocks.convs.0", "hidden+readout"]
-    assert [group.get("correction") for group in groups.values()] == [None, 1.0, None]
+    assert [group.get("mode_mult") for group in groups.values()] == [None, 1.0, None]
     assert not any("weight_decay" in group for group in groups.values())
 
 

@@ -257,3 +257,17 @@ def test_a_resumed_model_has_its_grown_modes(method):
     with pytest.warns(UserWarning, match="n_modes"):
         again.load_state_dict(model.state_dict())
     assert tuple(again.fno.n_modes) == (4,)
+
+
+def test_an_optimizer_may_hold_two_models():
+    """The second call took the first one's hooks off. Two learning rates at base are no broken ratios, either."""
+    models = [nm.parametrize(FNO((8,), 1, 1, 16, max_n_modes=(32,)), base={"hidden_channels": 8}) for _ in range(2)]
+    optimizer = torch.optim.NAdam([g for m, lr in zip(models, (1e-3, 1e-2), strict=True) for g in nm.param_groups(m, lr)])
+    for model in models:
+        nm.follow_plan(model, optimizer)
+        model.n_modes = (32,)
+        random_gradients(model, 0)
+    optimizer.step()
+    expected = [row.lr_mult / nm.summary(m)[row.name].lr_mult for m in models for row in resolve(m).plan if row.size.modes]
+    assert [g["mode_mult"] for g in optimizer.param_groups if "mode_mult" in g] == pytest.approx(expected)
+    assert expected[0] < 1

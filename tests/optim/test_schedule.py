@@ -160,7 +160,7 @@ def test_only_small_learning_rates_of_the_user_are_warned_of(recwarn):
 def test_a_constant_learning_rate_ends_by_a_cosine():
     want = pytest.approx([0.03 * part for part in COSINE_OF_4], rel=1e-6)
     assert rates(param_group(steps=4), [0.03] * 5) == want
-    with_modes = param_group(steps=4, correction=0.3)
+    with_modes = param_group(steps=4, mode_mult=0.3)
     assert rates(with_modes, [0.1] * 5) == want
 
 
@@ -233,7 +233,7 @@ def test_learning_rate_where_the_length_is_unknown(taken, lr):
         ({"base_scale": None, "steps": 4000}, 0.03),
         ({"base_scale": "anytime", "lr": 0.0, "base_lr": 0.0}, 0.0),
         ({"steps": 4000, "lr": 0.0, "peak": (0.0, 0)}, 0.0),
-        ({"lr": 0.02, "correction": 0.5, "cooldown": (6, 4, 0.008)}, 0.004),
+        ({"lr": 0.02, "mode_mult": 0.5, "cooldown": (6, 4, 0.008)}, 0.004),
     ],
 )
 def test_learning_rate_after_seven_steps(settings, lr):
@@ -394,7 +394,7 @@ def test_a_state_with_another_end_is_warned_of(saved):
 def test_a_state_of_0_3_goes_on(saved, scale):
     group = {"layouts": ["iob"], "lr": 0.03, "base_lr": 0.03, "length_mult": 1.0, "mode_mult": 0.5, **saved}
     found = upgraded(group)
-    assert found["base_scale"] == scale and found["correction"] == 0.5 and found["schedule_factor"] == 1.0
+    assert found["base_scale"] == scale and found["mode_mult"] == 0.5 and found["schedule_factor"] == 1.0
 
 
 # ------------------------------------------------------------------------------------------------- an end that moves
