@@ -18,7 +18,7 @@ from support.cases import BY_NAME
 from support.comparing import differing
 from support.errors import refused
 from support.schedulers import FOLLOWING, STEPS, advance
-from support.training import train_small
+from support.training import random_gradients, train_small
 
 LR, WD = 1e-2, 0.1
 BASE = {"n_modes": (4, 4), "hidden_channels": 4}
