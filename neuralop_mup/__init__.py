@@ -24,6 +24,7 @@ from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
 from neuralop_mup.integrations.fsdp import shard
 from neuralop_mup.integrations.plan_files import load_checkpoint, load_plan, save_plan
+from neuralop_mup.optim.by_name import optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.follow import follow_plan, summary
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
@@ -58,6 +59,7 @@ __all__ = [
     "MuAdamW",
     "MuSGD",
     "MuSOAP",
+    "optimizer",
     "capture_steps",
     "param_groups",
     "check_optimizer",

@@ -58,7 +58,7 @@ class Binding:
         return not self.plan.init_applied or hasattr(self.model, TRAINED)
 
 
-def bind(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Binding:
+def bind(model: nn.Module | None, optimizer: torch.optim.Optimizer | None = None) -> Binding:
     """Read a parametrized model.
 
     Parameters
@@ -74,6 +74,12 @@ def bind(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Bi
         If the model is not parametrized, its parameters changed since, its weights are still to be drawn, or it has modes
         that cannot be used.
     """
+    if not isinstance(model, nn.Module):
+        raise MupError(
+            f"An optimizer under μP needs the model, and got {'none' if model is None else type(model).__name__}. Pass the "
+            "model itself, not its parameters: only the model has the plan. If a framework builds the optimizer, return "
+            "neuralop_mup.optimizer(model, name='musoap') from its hook, such as configure_optimizers."
+        )
     plan, bare = get_plan(model), unwrap(model)
     parameters = dict(bare.named_parameters())
     names = [row.name for row in plan.rows]

@@ -141,7 +141,7 @@ def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def MuAdam(
-    model: nn.Module,
+    model: nn.Module | None = None,
     lr: float = 1e-3,
     *,
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
@@ -208,7 +208,7 @@ def MuAdam(
 
 
 def MuAdamW(
-    model: nn.Module,
+    model: nn.Module | None = None,
     lr: float = 1e-3,
     *,
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
@@ -252,7 +252,7 @@ def MuAdamW(
 
 
 def MuSGD(
-    model: nn.Module,
+    model: nn.Module | None = None,
     lr: float = 1e-3,
     *,
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
@@ -296,7 +296,7 @@ def MuSGD(
 
 
 def _built(
-    model: nn.Module,
+    model: nn.Module | None,
     impl: Callable[..., torch.optim.Optimizer],
     lr: float,
     family: str,

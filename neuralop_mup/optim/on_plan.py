@@ -20,6 +20,7 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.plan_state import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.binding import FAMILIES, Binding, bind, rule_mult
+from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_number
 
 # On an optimizer: what holds it to its plan (neuralop_mup.optim.follow). torch leaves it out of copies and pickles.
@@ -124,6 +125,11 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
         or learning rates are not in the plan's ratios.
 
+    Warns
+    -----
+    UserWarning
+        If there are gradients, and some Fourier kernels have none.
+
     Examples
     --------
     >>> import torch
@@ -149,6 +155,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         mults = follower.mode_mults(groups)
         groups = [{**group, "lr": group["lr"] * mult} for group, mult in zip(groups, mults, strict=True)]
     check_groups(binding, groups, family or family_of(optimizer) or "adam", binding.parameters)
+    warn_of_no_gradient(kernels_without_gradient(binding))
 
 
 def check_groups(binding: Binding, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:

@@ -51,6 +51,7 @@ from neuralop_mup.optim.musoap.length import (
 )
 from neuralop_mup.optim.musoap.precision import full_precision
 from neuralop_mup.optim.on_plan import check_optimizer_state
+from neuralop_mup.optim.unused import warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
@@ -199,7 +200,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         lr: float | None = None,
         aux_lr: float | None = None,
         *,
@@ -220,6 +221,7 @@ class MuSOAP(torch.optim.Optimizer):
         check: str | None = None,
         **unknown: Any,
     ) -> None:
+        binding = bind(model)
         check_names(unknown, MuSOAP)
         seconds = seconds_of(steps) if isinstance(steps, str) else None
         for what, count, unit in (
@@ -244,7 +246,6 @@ class MuSOAP(torch.optim.Optimizer):
             raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
         _check_rates(lr, aux_lr)
         given = None if steps is None or isinstance(steps, str) else int(steps)
-        binding = bind(model)
         usual_aux, follows = AUX_LR, None
         if lr is None and (start_error is not None or binding.is_trained):
             lr = trained_lr(given, start_error)
@@ -344,6 +345,8 @@ class MuSOAP(torch.optim.Optimizer):
             rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
             ranks.check_equal(rates, steps, groups[0]["params"][0].device, together)
             self._compared = True
+        if taken == 0:
+            warn_of_no_gradient(_kernels_without_gradient(groups))
         self._check.refuse_earlier()
         self._on_device(groups)
         self._check.ask(groups)
@@ -613,6 +616,15 @@ class MuSOAP(torch.optim.Optimizer):
                     own = self.state[p][name]
                     dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
+
+
+def _kernels_without_gradient(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of trainable kernels without a gradient, if other parameters have one, without a device sync."""
+    kernels = [
+        pair for g in groups if g.get("name") == "spectral" for pair in zip(g["param_names"], g["params"], strict=True)
+    ]
+    has_gradients = any(p.grad is not None for group in groups for p in group["params"])
+    return [name for name, p in kernels if has_gradients and p.requires_grad and p.grad is None]
 
 
 def _of_its_time(group: Mapping[str, Any]) -> dict[str, Any]:

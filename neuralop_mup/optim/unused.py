@@ -1,0 +1,38 @@
+"""Fourier kernels that receive no gradient."""
+
+import warnings
+from collections.abc import Iterable
+
+from torch import nn
+
+from neuralop_mup.optim.binding import Binding
+
+#: Start of the warning.
+NO_GRADIENT = "Fourier kernels receive no gradient"
+
+
+def kernels_without_gradient(binding: Binding) -> list[str]:
+    """Return the names of Fourier kernels whose gradient is missing or zero.
+
+    The list is empty if no other parameter has a gradient, as before the first backward pass. It does not contain frozen
+    kernels. Call it after ``backward``. It waits for the device.
+    """
+    kernels = {row.name for row in binding.plan.rows if row.role == "spectral"}
+    idle = [name for name, p in binding.parameters.items() if p.requires_grad and not _has_gradient(p)]
+    return [name for name in idle if name in kernels] if len(idle) < len(binding.parameters) else []
+
+
+def _has_gradient(p: nn.Parameter) -> bool:
+    return p.grad is not None and bool((p.grad != 0).any())
+
+
+def warn_of_no_gradient(names: Iterable[str], stacklevel: int = 3) -> None:
+    """Warn that these kernels stay untrained, if there are any."""
+    if names := list(names):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"{NO_GRADIENT} and stay untrained: {', '.join(names[:3])}{more}. Usual reasons: the forward pass discards the "
+            "layer's output (layer(x) instead of x = layer(x)), never calls the layer, detaches its output, or multiplies "
+            "it by zero. Correct the forward pass, or call requires_grad_(False) on kernels that you do not train.",
+            stacklevel=stacklevel,
+        )
