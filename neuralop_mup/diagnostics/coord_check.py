@@ -235,10 +235,10 @@ class CoordCheck:
 
 
 def _more_seeds(row: Mapping[str, Any]) -> str:
-    """Return the estimate of an undecided slope in words."""
+    """Return how many seeds would decide an undecided slope."""
     if row["reach"] is None:
         return "several seeds"
-    return f"more than {MOST_SEEDS:,} seeds" if row["seeds_needed"] is None else f"about {row['seeds_needed']:,} seeds"
+    return f">{MOST_SEEDS:,} seeds" if row["seeds_needed"] is None else f"≈{row['seeds_needed']} seeds"
 
 
 def coord_check(
@@ -407,7 +407,7 @@ def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
 
 
 def _width(n: int) -> float:
-    """Return t/√n, to which half the width of the interval of n seeds is proportional."""
+    """Return t/√n. Half the width of the interval of n seeds is proportional to it."""
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)

@@ -137,8 +137,8 @@ def optimizer_arguments(s: "Settings") -> dict[str, Any]:
     if s.choice.is_own:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
-    # Kept runs do not record ``start_error``, which is newer and has no effect unless it is given.
-    known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in ("model", "start_error")}
+    # ``start_error`` came later and does nothing unless it is given: runs that are kept are known without it.
+    known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "start_error"}
     return known | dict(s.arguments)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from neuralop_mup.core.parametrize import is_parametrized
 from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.binding import needs_model
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 
@@ -18,7 +19,8 @@ _BUILDERS: dict[str, Builder] = {"musoap": MuSOAP, "adam": MuAdam, "adamw": MuAd
 _PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim.AdamW, MuSGD: torch.optim.SGD}
 
 
-def optimizer(model: nn.Module | None = None, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
+@needs_model
+def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
     """Build one of this package's optimizers by its name.
 
     Use it where a framework reads the optimizer from a configuration file: Hydra (``_target_: neuralop_mup.optimizer``) or

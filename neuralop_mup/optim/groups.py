@@ -10,7 +10,7 @@ from torch import nn
 
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.binding import Binding, bind, rule_mult
+from neuralop_mup.optim.binding import Binding, bind, needs_model, rule_mult
 from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.on_plan import check_optimizer_state, family_of
 from neuralop_mup.validation import check_names, check_number
@@ -140,8 +140,9 @@ def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
+@needs_model
 def MuAdam(
-    model: nn.Module | None = None,
+    model: nn.Module,
     lr: float = 1e-3,
     *,
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
@@ -202,13 +203,14 @@ def MuAdam(
         warnings.warn(
             f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
             "changes with width: use MuAdamW for decay that transfers.",
-            stacklevel=2,
+            stacklevel=3,
         )
     return built
 
 
+@needs_model
 def MuAdamW(
-    model: nn.Module | None = None,
+    model: nn.Module,
     lr: float = 1e-3,
     *,
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
@@ -251,8 +253,9 @@ def MuAdamW(
     return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
 
 
+@needs_model
 def MuSGD(
-    model: nn.Module | None = None,
+    model: nn.Module,
     lr: float = 1e-3,
     *,
     impl: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
@@ -296,7 +299,7 @@ def MuSGD(
 
 
 def _built(
-    model: nn.Module | None,
+    model: nn.Module,
     impl: Callable[..., torch.optim.Optimizer],
     lr: float,
     family: str,

@@ -12,7 +12,7 @@ NO_GRADIENT = "Fourier kernels receive no gradient"
 
 
 def kernels_without_gradient(binding: Binding) -> list[str]:
-    """Return the names of Fourier kernels whose gradient is missing or zero.
+    """Return the names of Fourier kernels with no gradient, or with one that is zero.
 
     The list is empty if no other parameter has a gradient, as before the first backward pass. It does not contain frozen
     kernels. Call it after ``backward``. It waits for the device.

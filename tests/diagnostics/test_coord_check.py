@@ -280,11 +280,11 @@ def test_figure_marks_slopes_that_do_not_pass(tmp_path):
     text = path.read_text(encoding="utf-8")
     slopes = {row["block"]: row["slope"] for row in check.slopes if row["kind"] == "update"}
     needed = {row["block"]: row["seeds_needed"] for row in check.verdicts() if row["kind"] == "update"}
-    for block, mark in (("fno_blocks.0", "!"), ("output", f"? (about {needed['output']} seeds)")):
+    for block, mark in (("fno_blocks.0", "!"), ("output", f"? (≈{needed['output']} seeds)")):
         assert text.count(f"{block}  slope {slopes[block]:+.2f} {mark} -->") >= 2  # in each panel of updates
     assert "burgers" in text and "!: " in text and "?: " in text
     assert "update 5, fno_blocks.0: +0.51 ± 0.06, did not pass" in str(check).splitlines()
-    assert f"undecided (about {needed['output']} seeds would decide)" in str(check)
+    assert f"undecided (≈{needed['output']} seeds would decide)" in str(check)
     with refused(""):
         nm.CoordCheck([], "hidden_channels").plot(path)
 
@@ -307,7 +307,7 @@ def test_figure_marks_slopes_that_do_not_pass(tmp_path):
         ({"build": lambda w: None}, "build(8) None"),
         ({"optimizer": "adma"}, "'adma' 'adam'"),
         ({"optimizer": 3}, "3 musoap"),
-        ({"build": lambda w: FNO((8,), 1, 1, w), "optimizer": "musoap"}, "parametrized"),
+        ({"build": lambda w: FNO((8,), 1, 1, w), "optimizer": "musoap", "lr": 0.03}, "parametrized"),
         ({"build": lambda w: nn.Identity(), "optimizer": lambda m, lr: None}, "Identity"),
     ],
 )

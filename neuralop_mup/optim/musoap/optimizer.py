@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.binding import bind
+from neuralop_mup.optim.binding import bind, needs_model
 from neuralop_mup.optim.follow import follow
 from neuralop_mup.optim.musoap import ranks
 from neuralop_mup.optim.musoap.bases import first_basis, renewed
@@ -198,9 +198,10 @@ class MuSOAP(torch.optim.Optimizer):
     _stopwatch = cached_property(lambda self: Stopwatch())
     _told_of_the_end = False
 
+    @needs_model
     def __init__(
         self,
-        model: nn.Module | None = None,
+        model: nn.Module,
         lr: float | None = None,
         aux_lr: float | None = None,
         *,
@@ -221,7 +222,6 @@ class MuSOAP(torch.optim.Optimizer):
         check: str | None = None,
         **unknown: Any,
     ) -> None:
-        binding = bind(model)
         check_names(unknown, MuSOAP)
         seconds = seconds_of(steps) if isinstance(steps, str) else None
         for what, count, unit in (
@@ -246,6 +246,7 @@ class MuSOAP(torch.optim.Optimizer):
             raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
         _check_rates(lr, aux_lr)
         given = None if steps is None or isinstance(steps, str) else int(steps)
+        binding = bind(model)
         usual_aux, follows = AUX_LR, None
         if lr is None and (start_error is not None or binding.is_trained):
             lr = trained_lr(given, start_error)
@@ -646,7 +647,7 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is aux_lr; "
             f"{LR:g} is usual.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
