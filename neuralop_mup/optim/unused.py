@@ -18,8 +18,9 @@ def kernels_without_gradient(binding: Binding) -> list[str]:
     kernels. Call it after ``backward``. It waits for the device.
     """
     kernels = {row.name for row in binding.plan.rows if row.role == "spectral"}
-    idle = [name for name, p in binding.parameters.items() if p.requires_grad and not _has_gradient(p)]
-    return [name for name in idle if name in kernels] if len(idle) < len(binding.parameters) else []
+    trained = {name: p for name, p in binding.parameters.items() if p.requires_grad}
+    idle = [name for name, p in trained.items() if not _has_gradient(p)]
+    return [name for name in idle if name in kernels] if len(idle) < len(trained) else []
 
 
 def _has_gradient(p: nn.Parameter) -> bool:

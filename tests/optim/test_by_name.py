@@ -94,6 +94,8 @@ def test_no_warning_without_gradients_or_for_frozen_kernels():
             warnings.simplefilter("error")
             nm.check_optimizer(model, optimizer)
             optimizer.step()
+            optimizer.zero_grad()
+            nm.check_optimizer(model, optimizer)
 
 
 def test_check_optimizer_warns_of_kernels_with_a_zero_gradient():
