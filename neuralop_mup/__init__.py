@@ -25,6 +25,7 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.diagnostics.coord_check import CoordCheck, coord_check
 from neuralop_mup.diagnostics.update_stats import update_stats
 from neuralop_mup.errors import MupError
+from neuralop_mup.optim.by_name import optimizer
 from neuralop_mup.optim.checks import check_optimizer
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD, param_groups
@@ -59,6 +60,7 @@ __all__ = [
     "MuAdamW",
     "MuSGD",
     "MuSOAP",
+    "optimizer",
     "capture_steps",
     "param_groups",
     "check_optimizer",

@@ -1,7 +1,7 @@
 """What numbers a user may give, and what is said of others."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
@@ -41,7 +41,7 @@ def check_count(what: str, value: Any, unit: str = "", least: int = 1) -> None:
 
 def check_decay(what: str, value: Any) -> None:
     """Raise MupError unless ``value``, one number or for ``betas`` two, is of 0 or more and below 1."""
-    numbers = value if what == "betas" and isinstance(value, (tuple, list)) else (value,)
+    numbers = value if what == "betas" and isinstance(value, Sequence) else (value,)
     if len(numbers) != (2 if what == "betas" else 1) or not all(is_number(number) and number < 1 for number in numbers):
         example = "two numbers such as (0.9, 0.999), each" if what == "betas" else "a number"
         raise MupError(f"{what} is {value!r}; give {example} of 0 or more and below 1.")

@@ -16,19 +16,22 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.describe_model import check_grid
-from neuralop_mup.core.parametrize import WIDER
+from neuralop_mup.core.parametrize import WIDER, is_parametrized
 from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.groups import MuAdam
+from neuralop_mup.optim.by_name import builder_of
+from neuralop_mup.optim.resolved_model import resolve
+from neuralop_mup.optim.unused import NO_GRADIENT, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_count
 
 #: Largest |slope| of an update, and of a block at initialisation, that passes.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
 SEEDS = 10  # with three most checks are undecided, since slopes at initialisation are noisy
+MOST_SEEDS = 1000  # the largest estimate that is shown
 
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
-#: The sign after a slope that does not pass, or of which the seeds do not tell, and what it means.
-_MARKS = {"passed": "", "did not pass": "!: does not pass", "undecided": "?: the seeds do not tell"}
+#: The sign after a slope in the figure, and its meaning.
+_MARKS = {"passed": "", "did not pass": "!: did not pass", "undecided": "?: undecided (seeds that would decide)"}
 #: Okabe and Ito's palette, which stays distinct under the common colour deficiencies, with its pale colours darkened to a
 #: contrast of 3 on white; markers for figures in grey.
 PALETTE = ("#0072B2", "#C25E00", "#009E73", "#CC79A7", "#A07800", "#3A8FC4", "#000000", "#882255")
@@ -65,9 +68,10 @@ class CoordCheck:
 
     def __str__(self) -> str:
         lines = [f"slopes of log(RMS) against log({self.size_name}):"]
-        for row in judged(self.slopes):
+        for row in self.verdicts():
             reach = "" if row["reach"] is None else f" ± {row['reach']:.2f}"
-            lines.append(f"{row['kind']} {row['step']}, {row['block']}: {row['slope']:+.2f}{reach}, {row['outcome']}")
+            more = f" ({_more_seeds(row)} would decide)" if row["outcome"] == "undecided" else ""
+            lines.append(f"{row['kind']} {row['step']}, {row['block']}: {row['slope']:+.2f}{reach}, {row['outcome']}{more}")
         return "\n".join(lines)
 
     @property
@@ -101,7 +105,7 @@ class CoordCheck:
         return sorted(rows, key=lambda row: row["step"])  # within a step they are in order already
 
     def passed(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> bool:
-        """Whether every slope is flat. Where one is not, but its 95 % interval allows that it is, more seeds may show it.
+        """Return whether every slope passed. A slope that is undecided (see :meth:`verdicts`) did not.
 
         Parameters
         ----------
@@ -114,14 +118,54 @@ class CoordCheck:
         Returns
         -------
         bool
-            False, too, where features are zero or not finite.
+            True only if the 95 % interval of every slope lies within its limits.
 
         Examples
         --------
-        >>> check.passed(tolerance=10, init_tolerance=10), check.passed(tolerance=0)
+        >>> check.passed(tolerance=100, init_tolerance=100), check.passed(tolerance=0)
         (True, False)
         """
-        return all(row["outcome"] == "passed" for row in judged(self.slopes, tolerance, init_tolerance))
+        return all(row["outcome"] == "passed" for row in self.verdicts(tolerance, init_tolerance))
+
+    def verdicts(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> list[dict[str, Any]]:
+        """Return the slopes with their limits and verdicts.
+
+        A slope passes if its whole 95 % interval lies within its limits. It does not pass if the whole interval lies
+        outside, or if features are zero or not finite. Otherwise it is undecided, as with a single seed, which has no
+        interval.
+
+        Parameters
+        ----------
+        tolerance, init_tolerance : float, default 0.25, 0.1
+            As for :meth:`passed`.
+
+        Returns
+        -------
+        list of dict
+            :attr:`slopes` with three more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
+            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope, if its value and the
+            scatter of seeds stay the same. It is None for other slopes, with a single seed, and above 1,000.
+
+        Examples
+        --------
+        >>> {row["outcome"] for row in check.verdicts(tolerance=100, init_tolerance=100)}
+        {'passed'}
+        """
+        n, slopes, rows = len({record["seed"] for record in self.records}), self.slopes, []
+        for row in slopes:
+            slope, reach, outcome, needed = row["slope"], row["reach"], "undecided", None
+            start_of_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
+            high = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
+            low = -0.5 - high if start_of_output else -high
+            inside = min(slope - low, high - slope)  # distance to the nearest limit, negative outside
+            if math.isnan(slope) or (reach is not None and reach < -inside):
+                outcome = "did not pass"
+            elif reach is not None:
+                outcome = "passed" if reach <= inside else outcome
+                shrunk = (m for m in range(n + 1, MOST_SEEDS + 1) if reach * _width(m) / _width(n) <= abs(inside))
+                needed = None if outcome == "passed" else next(shrunk, None)
+            rows.append({**row, "limits": (low, high), "outcome": outcome, "seeds_needed": needed})
+        return rows
 
     def plot(
         self,
@@ -133,7 +177,7 @@ class CoordCheck:
     ) -> None:
         """Draw features and their updates against size, a panel a step (PNG, SVG or PDF by the path's ending).
 
-        Slopes that do not pass are marked, and those of which the seeds do not tell.
+        Marks show slopes that did not pass, and undecided slopes with the number of seeds that would decide.
 
         Parameters
         ----------
@@ -155,7 +199,7 @@ class CoordCheck:
         """
         from matplotlib.figure import Figure  # without a display and without pyplot's state
 
-        slopes = judged(self.slopes, tolerance, init_tolerance)
+        slopes = self.verdicts(tolerance, init_tolerance)
         if not slopes:
             raise MupError("There is no coordinate check to draw: the list of records is empty.")
         panels = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
@@ -175,7 +219,8 @@ class CoordCheck:
                     if all(r[key] == row[key] for key in ("kind", "step", "block")) and 0 < r["value"] < math.inf
                 )
                 means = {size: math.sqrt(fmean(v * v for s, v in seen if s == size)) for size, _ in seen}
-                label = f"{row['block']}  slope {row['slope']:+.2f} {_MARKS[row['outcome']][:1]}".rstrip()
+                more = f" ({_more_seeds(row)})" if row["outcome"] == "undecided" else ""
+                label = f"{row['block']}  slope {row['slope']:+.2f} {_MARKS[row['outcome']][:1]}{more}".rstrip()
                 axes.plot([size for size, _ in seen], [v for _, v in seen], ".", color=colour, alpha=0.3, markersize=3)
                 axes.plot(list(means), list(means.values()), color=colour, marker=marker, markersize=4, label=label)
             axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
@@ -189,24 +234,11 @@ class CoordCheck:
         figure.savefig(path)
 
 
-def judged(
-    slopes: Sequence[Mapping[str, Any]], tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE
-) -> list[dict[str, Any]]:
-    """Slopes with their ``limits`` and ``outcome``: "passed", "did not pass" or "undecided".
-
-    A slope passes if it lies within its limits. It fails if its whole interval lies beyond them, or if features are zero
-    or not finite. A slope that is beyond them and whose interval reaches in decides nothing: more seeds would. One seed
-    has no interval, so there a slope passes or fails.
-    """
-    rows = []
-    for row in slopes:
-        start_of_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
-        high = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
-        low = -0.5 - high if start_of_output else -high
-        beyond = max(low - row["slope"], row["slope"] - high)  # NaN, which is neither within limits nor near them
-        outcome = "passed" if beyond <= 0 else "undecided" if beyond <= (row["reach"] or 0) else "did not pass"
-        rows.append({**row, "limits": (low, high), "outcome": outcome})
-    return rows
+def _more_seeds(row: Mapping[str, Any]) -> str:
+    """Return how many seeds would decide an undecided slope."""
+    if row["reach"] is None:
+        return "several seeds"
+    return f">{MOST_SEEDS:,} seeds" if row["seeds_needed"] is None else f"≈{row['seeds_needed']} seeds"
 
 
 def coord_check(
@@ -217,7 +249,7 @@ def coord_check(
     lr: float,
     steps: Sequence[int] = (1, 5, 10),
     seeds: int | Sequence[int] = SEEDS,
-    optimizer: Callable[[nn.Module, float], torch.optim.Optimizer] = MuAdam,
+    optimizer: str | Callable[..., torch.optim.Optimizer] = "adam",
     loss: Callable[..., torch.Tensor] | None = None,
     size_name: str = "hidden_channels",
 ) -> CoordCheck:
@@ -226,7 +258,8 @@ def coord_check(
     Parameters
     ----------
     build : callable
-        ``build(size)`` returns a new model, parametrized (``rule="standard"`` for the standard parametrization).
+        ``build(size)`` returns a new model. If it is not parametrized, the plain optimizer trains it at the same ``lr``:
+        this checks the standard parametrization, as ``rule="standard"`` does.
     sizes : sequence of int
         At least two widths, or numbers of modes.
     batches : iterable of dict
@@ -238,9 +271,10 @@ def coord_check(
     steps : sequence of int, default (1, 5, 10)
         After which training steps to measure.
     seeds : int or sequence of int, default 10
-        Seeds, or how many. Slopes at initialisation are noisy: with few seeds hardly any check passes.
-    optimizer : callable, default MuAdam
-        ``optimizer(model, lr)``; Adam with μP learning rates by default.
+        Seeds, or their number. Slopes at initialisation are noisy: with few seeds hardly any check passes.
+    optimizer : str, class or callable, default "adam"
+        A name ("adam", "adamw", "sgd" or "musoap"), an optimizer class such as ``torch.optim.NAdam``, or a function
+        ``(model, lr)``. A class is the ``impl`` of :func:`MuAdam`, or of :func:`MuSGD` if it is an SGD.
     loss : callable, optional
         ``loss(prediction, **batch)``; mean relative L2 error by default.
     size_name : str, default "hidden_channels"
@@ -249,19 +283,20 @@ def coord_check(
     Returns
     -------
     CoordCheck
-        With ``.records``, ``.slopes``, ``.passed()`` and ``.plot(path)``.
+        With ``.records``, ``.slopes``, ``.verdicts()``, ``.passed()`` and ``.plot(path)``.
 
     Raises
     ------
     MupError
         If fewer than two sizes are given, no batch, a batch that is no dict or has no ``y`` for the default loss, no
         positive step, a ``build`` that returns no model, a model with more modes than the grid has or without a block to
-        measure, or an unparametrized model with the default optimizer.
+        measure, or an unknown optimizer.
 
     Warns
     -----
     UserWarning
-        If a block returns no tensor of numbers: nothing is known of it, and the check is of the others.
+        If a block returns no tensor of numbers: nothing is known of it, and the check is of the others. If Fourier kernels
+        receive no gradient at any step: their names and the usual reasons.
 
     Examples
     --------
@@ -298,25 +333,29 @@ def coord_check(
             f"{len(batches)} batches, seeds {seeds}, steps {steps}."
         )
     records: list[dict[str, Any]] = []
+    idle: set[str] = set()
+    make = builder_of(optimizer)
     on_cuda = torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count() if on_cuda else 0)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", WIDER)  # sizes on both sides of base are a line all the same
+        warnings.filterwarnings("ignore", NO_GRADIENT)  # MuSOAP warns for each model
         for size in sizes:
             for seed in seeds:
                 torch.manual_seed(seed)
                 model = build(size)
                 if not isinstance(model, nn.Module):
-                    raise MupError(f"build({size!r}) returns {model!r}; it must return a new model, parametrized.")
-                found = _measure(model, batches, steps, optimizer(model, lr), loss or _relative_l2)
+                    raise MupError(f"build({size!r}) returns {model!r}; it must return a new model.")
+                found = _measure(model, batches, steps, make(model, lr), loss or _relative_l2, idle)
                 records += [{"size": size, "seed": seed, **record} for record in found]
     if not on_cuda:
         # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
         torch.cuda.manual_seed_all(torch.initial_seed())
+    warn_of_no_gradient(sorted(idle))
     return CoordCheck(records, size_name)
 
 
-def _measure(model, batches, steps, optimizer, loss) -> Iterator[dict[str, Any]]:
-    """Records of one model, without size and seed."""
+def _measure(model, batches, steps, optimizer, loss, idle: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield the records of one model, without size and seed. Add kernels without a gradient at all steps to ``idle``."""
     if batches[0].keys() == {"x", "y"}:
         check_grid(model, tuple(batches[0]["x"].shape[2:]))
     probe = inputs_of(batches[0])
@@ -328,15 +367,20 @@ def _measure(model, batches, steps, optimizer, loss) -> Iterator[dict[str, Any]]
         )
     for block, value in start.items():
         yield {"step": 0, "block": block, "kind": "init", "value": rms(value)}
+    resolved = resolve(model, optimizer) if is_parametrized(model) else None
+    unused = set(resolved.parameters) if resolved else set()
     for step in range(1, steps[-1] + 1):
         model.train()
         batch = batches[(step - 1) % len(batches)]
         optimizer.zero_grad()
         loss(call(model, inputs_of(batch)), **batch).backward()
+        if resolved and unused:
+            unused &= set(kernels_without_gradient(resolved))
         optimizer.step()
         if step in steps:
             for block, value in features(model, probe).items():
                 yield {"step": step, "block": block, "kind": "update", "value": rms(value - start[block])}
+    idle |= unused
 
 
 def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -355,10 +399,15 @@ def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
 
     With θᵢ the slope without seed i, the variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)² (Efron & Stein 1981).
     """
-    from scipy.special import stdtrit
-
     n = len(seeds)
     if n == 1:
         return None
     without = [_slope([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
-    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) * pvariance(without))
+    return _width(n) * math.sqrt(n * (n - 1) * pvariance(without))
+
+
+def _width(n: int) -> float:
+    """Return t/√n. Half the width of the interval of n seeds is proportional to it."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)

@@ -20,6 +20,7 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.state_dict_hooks import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.resolved_model import FAMILIES, ResolvedModel, resolve, rule_mult
+from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_number
 
 # On an optimizer: what holds it to its plan (neuralop_mup.optim.learning_rate). torch leaves it out of copies and pickles.
@@ -124,6 +125,11 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
         or learning rates are not in the plan's ratios.
 
+    Warns
+    -----
+    UserWarning
+        If there are gradients, and some Fourier kernels have none.
+
     Examples
     --------
     >>> import torch
@@ -149,6 +155,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
         pairs = zip(groups, follower.mode_mults(groups), strict=True)
         groups = [{**group, "lr": group["lr"] * (mult or 1.0)} for group, mult in pairs]
     check_groups(resolved, groups, family or family_of(optimizer) or "adam", resolved.parameters)
+    warn_of_no_gradient(kernels_without_gradient(resolved))
 
 
 def check_groups(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import check_optimizer_state, family_of
 from neuralop_mup.optim.learning_rate import renamed
 from neuralop_mup.optim.lr_hooks import attach_lr_hooks
-from neuralop_mup.optim.resolved_model import ResolvedModel, resolve, rule_mult
+from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
 _UPDATES = {"adam": "do not scale", "sgd": "scale"}
@@ -141,6 +141,7 @@ def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
+@needs_model
 def MuAdam(
     model: nn.Module,
     lr: float = 1e-3,
@@ -203,11 +204,12 @@ def MuAdam(
         warnings.warn(
             f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
             "changes with width: use MuAdamW for decay that transfers.",
-            stacklevel=2,
+            stacklevel=3,
         )
     return built
 
 
+@needs_model
 def MuAdamW(
     model: nn.Module,
     lr: float = 1e-3,
@@ -252,6 +254,7 @@ def MuAdamW(
     return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
 
 
+@needs_model
 def MuSGD(
     model: nn.Module,
     lr: float = 1e-3,

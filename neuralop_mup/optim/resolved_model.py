@@ -7,10 +7,11 @@ again: weights belong to training. So only learning rates move; they are a funct
 there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from numbers import Integral
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -26,6 +27,9 @@ from neuralop_mup.errors import MupError, nearest
 
 # Of optimizers whose updates do not scale with the gradient, and of those whose do.
 FAMILIES = ("adam", "sgd")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,12 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         If the model is not parametrized, its parameters changed since, its weights are still to be drawn, or it has modes
         that cannot be used.
     """
+    if not isinstance(model, nn.Module):
+        raise MupError(
+            f"An optimizer under μP needs the model, and got {type(model).__name__}. Pass the model itself, not its "
+            "parameters: only the model has the plan. If a framework builds the optimizer, return "
+            "neuralop_mup.optimizer(model, name='musoap') from its hook, such as configure_optimizers."
+        )
     plan, bare = get_plan(model), unwrap(model)
     parameters = dict(bare.named_parameters())
     names = [row.name for row in plan.rows]
@@ -107,6 +117,18 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
     reads_modes = plan.rule not in ("none", "standard")
     growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}
     return ResolvedModel(bare, present_plan(bare, plan), {name: parameters[name] for name in names}, kernels, growing)
+
+
+def needs_model(build: Callable[P, T]) -> Callable[P, T]:
+    """Refuse ``build(params=…)``, the call of some frameworks, with the error that explains what to write instead."""
+
+    @wraps(build)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "params" in kwargs and "model" not in kwargs:
+            resolve(kwargs["params"])  # type: ignore[arg-type]
+        return build(*args, **kwargs)
+
+    return checked
 
 
 def _growing(model: nn.Module, kernels: Mapping[str, str]) -> list[str]:

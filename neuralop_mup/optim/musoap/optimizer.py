@@ -36,7 +36,7 @@ from neuralop_mup.optim.musoap.stacks import (
     wide_type,
 )
 from neuralop_mup.optim.musoap.update import BASIS_BETA, Averages, Scratch, direction, follow_gradients
-from neuralop_mup.optim.resolved_model import resolve
+from neuralop_mup.optim.resolved_model import needs_model, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
@@ -51,6 +51,7 @@ from neuralop_mup.optim.schedule import (
     warning_of_other_end,
     warning_past_the_end,
 )
+from neuralop_mup.optim.unused import warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
@@ -195,6 +196,7 @@ class MuSOAP(torch.optim.Optimizer):
     _check = cached_property(lambda self: GradientCheck())
     _told_of_the_end = False
 
+    @needs_model
     def __init__(
         self,
         model: nn.Module,
@@ -342,6 +344,8 @@ class MuSOAP(torch.optim.Optimizer):
             rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
             parallel.check_equal(rates, steps, groups[0]["params"][0].device, together)
             self._compared = True
+        if taken == 0:
+            warn_of_no_gradient(_kernels_without_gradient(groups))
         self._check.refuse_earlier()
         self._on_device(groups)
         self._check.ask(groups)
@@ -603,6 +607,15 @@ class MuSOAP(torch.optim.Optimizer):
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
 
 
+def _kernels_without_gradient(groups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of trainable kernels without a gradient, if other parameters have one, without a device sync."""
+    kernels = [
+        pair for g in groups if g.get("name") == "spectral" for pair in zip(g["param_names"], g["params"], strict=True)
+    ]
+    has_gradients = any(p.grad is not None for group in groups for p in group["params"])
+    return [name for name, p in kernels if has_gradients and p.requires_grad and p.grad is None]
+
+
 def _check_rates(lr: float | None, aux_lr: float | None) -> None:
     """Refuse learning rates that cannot work, and tell of those that are probably meant otherwise."""
     for what, value, why in (
@@ -615,7 +628,7 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is aux_lr; "
             f"{LR:g} is usual.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -1,0 +1,87 @@
+"""Optimizers by name, for configuration files and for the coordinate check."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from neuralop_mup.core.parametrize import is_parametrized
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.optim.musoap.optimizer import MuSOAP
+from neuralop_mup.optim.resolved_model import needs_model
+
+Builder = Callable[..., torch.optim.Optimizer]
+
+_BUILDERS: dict[str, Builder] = {"musoap": MuSOAP, "adam": MuAdam, "adamw": MuAdamW, "sgd": MuSGD}
+_PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim.AdamW, MuSGD: torch.optim.SGD}
+
+
+@needs_model
+def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
+    """Build one of this package's optimizers by its name.
+
+    Use it where a framework reads the optimizer from a configuration file: Hydra (``_target_: neuralop_mup.optimizer``) or
+    LightningCLI.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A parametrized model.
+    name : {"musoap", "adam", "adamw", "sgd"}, default "musoap"
+        Builds :class:`MuSOAP`, :func:`MuAdam`, :func:`MuAdamW` or :func:`MuSGD`.
+    **settings
+        Arguments of that optimizer, such as ``lr``, ``steps`` or ``weight_decay``.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        The optimizer.
+
+    Raises
+    ------
+    MupError
+        If there is no optimizer of this name, ``model`` is not a parametrized model, or the optimizer does not accept a
+        setting.
+
+    Examples
+    --------
+    >>> from neuralop.models import FNO
+    >>> import neuralop_mup as nm
+    >>> model = nm.parametrize(FNO((8,), 1, 1, 32))
+    >>> config = {"name": "musoap", "steps": 3000}
+    >>> optimizer = nm.optimizer(model, **config)
+    """
+    return _named(name)(model, **settings)
+
+
+def _named(name: Any, more: str = "") -> Builder:
+    if str(name).lower() not in _BUILDERS:
+        raise MupError(f"There is no optimizer {name!r}: {nearest(str(name), _BUILDERS)}{more}")
+    return _BUILDERS[str(name).lower()]
+
+
+def builder_of(given: Any) -> Callable[[nn.Module, float], torch.optim.Optimizer]:
+    """Return ``build(model, lr)`` for a name, an optimizer class, or a function ``(model, lr)``.
+
+    For a name or a class, a parametrized model gets learning rates under μP, and any other model the plain optimizer.
+    """
+    in_mup: Builder = given if callable(given) else _named(given, " Or pass an optimizer class, or a function (model, lr).")
+    plain = _PLAIN.get(in_mup)
+    if isinstance(given, type) and issubclass(given, torch.optim.Optimizer) and not issubclass(given, MuSOAP):
+        in_mup, plain = partial(_family(given), impl=given), given
+
+    def build(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+        if plain is None or is_parametrized(model):
+            return in_mup(model, lr)
+        return plain(model.parameters(), lr=lr)
+
+    return build
+
+
+def _family(cls: type[torch.optim.Optimizer]) -> Builder:
+    if issubclass(cls, (torch.optim.SGD, torch.optim.ASGD)):
+        return MuSGD
+    return MuAdamW if issubclass(cls, torch.optim.AdamW) else MuAdam
