@@ -15,8 +15,9 @@ from neuralop_mup.core.make_plan import make_rows
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import ParamPlan, Plan
 from neuralop_mup.core.rules import RULES
-from neuralop_mup.core.state_dict_hooks import KEY, PLAN_CONFIRMED, check_same_plan, listed
+from neuralop_mup.core.state_dict_hooks import KEY, check_same_plan, listed
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
+from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.core.width_dims import assign_roles
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
@@ -49,7 +50,7 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
     >>> nm.save_plan(model, "plan.json")
     """
     plan = get_plan(model)
-    if plan.init_pending:
+    if status_of(unwrap(model)) is WeightsStatus.FRESH:
         raise MupError("The weights are still to be drawn: call neuralop_mup.initialize(model) before saving its plan.")
     with replace_file(path, "the plan") as part:
         part.write_text(plan.to_json())
@@ -94,10 +95,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     if isinstance(source, (str, os.PathLike)):
         name, source = repr(os.fspath(source)), load_file(Path(source))
     plan = fit_plan(bare, plan_in(source, name), name)
-    # Weights that are still to come stay so: load_state_dict brings them.
-    pending = is_parametrized(bare) and get_plan(bare).init_pending
-    set_plan(bare, replace(plan, init_pending=pending), trained=_are_to_be_trained_on(bare))
-    setattr(bare, PLAN_CONFIRMED, True)  # a dict of tensors alone may follow
+    set_plan(bare, plan, _status_with_loaded_weights(bare))
     return model
 
 
@@ -188,14 +186,17 @@ def load_checkpoint(
         for part, state in before:
             part.load_state_dict(state)
         raise
-    set_plan(bare, plan, trained=_are_to_be_trained_on(bare))
+    set_plan(bare, plan, _status_with_loaded_weights(bare))
     bare.load_state_dict(weights)
     return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
 
 
-def _are_to_be_trained_on(model: nn.Module) -> bool:
-    """Whether weights that a file has replace none that were drawn for this plan."""
-    return not is_parametrized(model) or not get_plan(model).init_applied
+def _status_with_loaded_weights(model: nn.Module) -> WeightsStatus:
+    """Return the status of weights that come, or came, from a file."""
+    if not is_parametrized(model):
+        return WeightsStatus.TRAINED
+    status = status_of(model)
+    return status if status in (WeightsStatus.FRESH, WeightsStatus.TRAINED) else WeightsStatus.LOADED
 
 
 def plan_in(source: Any, name: str) -> Plan:
@@ -229,12 +230,10 @@ def load_file(path: Path) -> Any:
 
 def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
     """The plan as this model's, with all that rows carry; refused if it is not what its base shapes and rule make of it."""
-    if plan.init_pending:
-        raise MupError(f"{source} was saved before its weights were drawn: save the plan after neuralop_mup.initialize.")
     if is_parametrized(model):
         ours = get_plan(model)
         check_same_plan(ours, plan, f"{source} belongs")
-        return replace(ours, init_applied=plan.init_applied, init_pending=False)
+        return replace(ours, init_applied=plan.init_applied)
     found = describe_model(model)
     check_no_plan(model)
     alone = sorted(found.keys() ^ {row.name for row in plan})

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 
 import neuralop_mup as nm
 from neuralop_mup.core.rules import RULES
-from neuralop_mup.core.state_dict_hooks import WEIGHTS_SCALED
+from neuralop_mup.core.weights_status import status_of
 
 WIDTHS = ("hidden_channels", "fno_hidden_channels", "uno_out_channels", "hidden_variable_codimension", "features")
 MODES = ("n_modes", "fno_n_modes", "uno_n_modes", "max_n_modes")
@@ -70,7 +70,7 @@ def _base_of(model: nn.Module, arguments: dict[str, Any], rule: str) -> Any:
 
 def _parametrize(model: nn.Module, arguments: dict[str, Any], rule: str) -> None:
     # The parts of UQNO were constructed, and rescaled, before it. Its checkpoints keep them.
-    parts = [part for part in model.modules() if part is not model and hasattr(part, WEIGHTS_SCALED)]
+    parts = [part for part in model.modules() if part is not model and status_of(part)]
     for part in parts:
         if any(hasattr(p, "infshape") for p in part.parameters()):
             nm.unparametrize(part)

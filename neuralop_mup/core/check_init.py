@@ -1,6 +1,7 @@
-"""Freshly drawn weights are told from trained, loaded or rescaled ones: the rules correct neuralop's own initialisation."""
+"""Checks that weights are as their constructors drew them, because the rules correct that initialization and no other."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -8,7 +9,7 @@ from torch import nn
 from neuralop_mup.core.plan import ParamPlan, Plan
 from neuralop_mup.errors import MupError
 
-# Weights whose RMS is further off were not drawn as neuralop draws them; that of few numbers scatters, by 1/√(2n).
+# The root mean square of few numbers scatters, by 1/√(2n).
 _ENOUGH = 64
 _TOLERANCE, _DEVIATIONS = 1.25, 5
 _SAMPLE = 65536  # a kernel may hold a billion numbers
@@ -16,60 +17,70 @@ _SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
 
 
 def check_init(model: nn.Module, plan: Plan) -> None:
-    """Refuse weights that were trained, loaded or rescaled: the rule corrects neuralop's own initialisation alone.
+    """Raise MupError if weights were trained, loaded, rescaled or initialized in another way.
 
-    Weights of zero are taken as they are, since every multiplier leaves them so. Four things give the others away: a root
-    mean square that is not the default one; all of them together closer to this very
-    plan's multipliers than to 1 (weights that were scaled by it, then loaded into a new model); torch's uniform draw
-    left its bounds, and gates and norms are no longer ones and zeros, as happens in the first step of training.
-
-    Raises
-    ------
-    MupError
-        If the weights are not fresh.
+    Zero weights pass, since a multiplier leaves them as they are. The others are refused if (1) a root mean square differs
+    from the default one, (2) an entry lies outside the bounds of torch's uniform draw, or a gate or norm is not one or zero,
+    as after one step of training, (3) all of them together are closer to this plan's multipliers than to 1: they were scaled
+    by this plan, then loaded into a new model.
     """
-    parameters = dict(model.named_parameters())
-    to_fresh = to_scaled = apart = 0.0
+    for row, what in _differences(model, plan, scaled=False):
+        registration = (
+            f" If it is fresh, the registration of {row.layer} is wrong: Param's init says how the constructor draws it "
+            "('fan_in', 'mean_fan', …, or a function of its shape that returns its root mean square)."
+        )
+        raise MupError(
+            f"Parameter {row.name!r} {what}, so it was trained, rescaled or initialized in another way, and the rule would "
+            "distort it. Parametrize a new model, or pass init=False to keep the weights (MuSOAP then uses the lower "
+            f"learning rate of trained weights).{registration if row.init == 'own' else ''}"
+        )
+    parameters, to_fresh, to_scaled, apart = dict(model.named_parameters()), 0.0, 0.0, 0.0
     for row in plan.rows:
-        p = parameters[row.name].detach()
-        if row.fixed:
-            continue  # it is left as it is, whatever it is
-        if row.init == "constant" and not (p == p.round().clamp(0, 1)).all():
-            raise _not_fresh(row, "is not constant, as its default initialisation is")
-        if row.default_std is None:
-            continue
-        # torch draws real and imaginary part each as it draws a real number.
-        std = row.default_std * (2**0.5 if row.init == "fan_in" and p.is_complex() else 1)
-        sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
-        ratio = sample.abs().square().mean().sqrt().item() / std
-        if ratio == 0:
-            continue
-        scatter = _DEVIATIONS / (2 * sample.numel()) ** 0.5
-        least, most = min(1 / _TOLERANCE, 1 - scatter), max(_TOLERANCE, 1 + scatter)
-        if p.numel() >= _ENOUGH and not least < ratio < most:
-            raise _not_fresh(row, f"has a root mean square of {ratio:.3g} times its default initialisation")
-        bound = 3**0.5 * std * (1 + 4 * torch.finfo(p.dtype).eps)
-        if row.init == "fan_in" and (largest := p.abs().max().item()) > bound:
-            raise _not_fresh(row, f"reaches {largest:.4g}, beyond the {bound:.4g} of its default initialisation")
-        apart += min(p.numel(), _SAMPLE) * math.log(row.init_mult) ** 2
-        to_fresh += sample.numel() * math.log(ratio) ** 2
-        to_scaled += sample.numel() * math.log(ratio / row.init_mult) ** 2
+        if (ratio := _ratio(row, parameters[row.name].detach())) is not None:
+            n = min(parameters[row.name].numel(), _SAMPLE)
+            apart += n * math.log(row.init_mult) ** 2
+            to_fresh += n * math.log(ratio) ** 2
+            to_scaled += n * math.log(ratio / row.init_mult) ** 2
     if apart > _SURE and to_scaled < to_fresh:
         raise MupError(
-            f"The weights of this {type(model).__name__} are scaled by this very plan already, and rescaling twice would "
-            "ruin them (were they loaded from a checkpoint?): neuralop_mup.load_plan attaches the plan that they were "
-            "saved with, parametrize(…, init=False) a plan of your own."
+            f"The weights of this {type(model).__name__} are already scaled by this plan, and a second time would distort "
+            "them (were they loaded from a checkpoint?). neuralop_mup.load_plan attaches the plan that was saved with them, "
+            "parametrize(…, init=False) attaches any other."
         )
 
 
-def _not_fresh(row: ParamPlan, what: str) -> MupError:
-    doubt = (
-        f" If it is fresh, the registration of {row.layer} is wrong: Param's init says how the constructor draws it "
-        "('fan_in', 'mean_fan', …, or a function of its shape that returns its root mean square)."
-    )
-    return MupError(
-        f"Parameter {row.name!r} {what}, which the rule would correct: it was trained, rescaled or initialised in another "
-        "way. Parametrize a freshly built model, or pass init=False to leave the weights as they are (MuSOAP takes the "
-        "lower rate of trained weights then; lr gives another)."
-        f"{doubt if row.init == 'own' else ''}"
-    )
+def looks_drawn(model: nn.Module, plan: Plan) -> bool:
+    """Return whether weights are as their constructors drew them and the plan scaled them, so that they were not trained."""
+    return next(_differences(model, plan, scaled=True), None) is None
+
+
+def _differences(model: nn.Module, plan: Plan, scaled: bool) -> Iterator[tuple[ParamPlan, str]]:
+    """Yield parameters that are not as drawn, or as drawn and scaled, each with what differs."""
+    parameters = dict(model.named_parameters())
+    for row in plan.rows:
+        p, mult = parameters[row.name].detach(), row.init_mult if scaled else 1.0
+        if row.fixed:
+            continue  # parametrize leaves it as it is
+        if row.init == "constant" and not ((q := p / mult) == q.round().clamp(0, 1)).all():
+            yield row, "is not constant, as its default initialization is"
+        if (ratio := _ratio(row, p)) is None:
+            continue
+        scatter = _DEVIATIONS / (2 * min(p.numel(), _SAMPLE)) ** 0.5
+        if p.numel() >= _ENOUGH and not min(1 / _TOLERANCE, 1 - scatter) < ratio / mult < max(_TOLERANCE, 1 + scatter):
+            yield row, f"has a root mean square of {ratio / mult:.3g} times its default initialization"
+        bound = 3**0.5 * _std(row, p) * mult * (1 + 4 * torch.finfo(p.dtype).eps)
+        if row.init == "fan_in" and (largest := p.abs().max().item()) > bound:
+            yield row, f"reaches {largest:.4g}, beyond the {bound:.4g} of its default initialization"
+
+
+def _std(row: ParamPlan, p: torch.Tensor) -> float:
+    # torch draws real and imaginary part each as it draws a real number.
+    return (row.default_std or 0.0) * (2**0.5 if row.init == "fan_in" and p.is_complex() else 1)
+
+
+def _ratio(row: ParamPlan, p: torch.Tensor) -> float | None:
+    """Return the root mean square over its default; None for zero weights and those that are not drawn at random."""
+    if row.fixed or row.default_std is None:
+        return None
+    sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]
+    return sample.abs().square().mean().sqrt().item() / _std(row, p) or None

@@ -17,8 +17,8 @@ from torch import nn
 from neuralop_mup.core.layers.registry import Alias, Copy, Describe, Description, Param, describe, described_as
 from neuralop_mup.core.parametrize import Model, get_plan, scale_weights, set_plan
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.state_dict_hooks import TRAINED
 from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
@@ -60,7 +60,7 @@ def initialize(model: Model) -> Model:
     """
     bare = unwrap(model)
     plan = get_plan(bare)
-    if not plan.init_pending:
+    if status_of(bare) is not WeightsStatus.FRESH:
         raise MupError(
             f"The weights of this {type(bare).__name__} are drawn already: initialize is for a model that was parametrized "
             "on the meta device."
@@ -69,9 +69,8 @@ def initialize(model: Model) -> Model:
         if tensor.is_meta:
             raise MupError(f"{name!r} is on the meta device still: call model.to_empty(device=…) first, then initialize.")
     _draw(bare, plan)
-    vars(bare).pop(TRAINED, None)
     scale_weights(bare, plan)
-    set_plan(bare, replace(plan, init_applied=True, init_pending=False))
+    set_plan(bare, replace(plan, init_applied=True), WeightsStatus.SCALED)
     return model
 
 

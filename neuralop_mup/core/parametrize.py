@@ -20,15 +20,13 @@ from neuralop_mup.core.rebuild import is_built_to_compare
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.state_dict_hooks import (
     ATTRIBUTE,
-    PLAN_CONFIRMED,
-    TRAINED,
-    WEIGHTS_SCALED,
     CopiesShapes,
     attach_hooks,
     attach_shapes,
     detach_hooks,
 )
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
+from neuralop_mup.core.weights_status import WeightsStatus, set_status, status_of
 from neuralop_mup.errors import MupError
 from neuralop_mup.validation import check_names
 
@@ -124,7 +122,7 @@ def parametrize(
     bare = _bare(model)
     plan = make_plan(bare, unwrap(base), rule, init_mult)
     check_no_plan(bare)
-    if init and any(hasattr(module, WEIGHTS_SCALED) for module in bare.modules()):
+    if init and any(status_of(module) is not None for module in bare.modules()):
         raise MupError(
             f"The weights of this {type(bare).__name__} were rescaled by an earlier parametrize: build a new model, or "
             "pass init=False to attach a plan and leave the weights as they are."
@@ -133,11 +131,11 @@ def parametrize(
         _warn_of_wider_base(plan)
     for doubt in warnings_for(plan):
         warnings.warn(doubt, UserWarning, stacklevel=2)
-    pending = init and _on_meta(bare)
-    if init and not pending:
+    status = WeightsStatus.TRAINED if not init else WeightsStatus.FRESH if _on_meta(bare) else WeightsStatus.SCALED
+    if status is WeightsStatus.SCALED:
         check_init(bare, plan)
         scale_weights(bare, plan)
-    set_plan(bare, replace(plan, init_applied=init and not pending, init_pending=pending))
+    set_plan(bare, replace(plan, init_applied=status is WeightsStatus.SCALED), status)
     return model
 
 
@@ -192,12 +190,9 @@ def scale_weights(model: nn.Module, plan: Plan) -> None:
                 parameters[row.name].mul_(row.init_mult)
 
 
-def set_plan(model: nn.Module, plan: Plan, trained: bool = False) -> None:
-    """Make ``plan`` the plan of a bare model; its weights are as the plan says, or ``trained`` ones that are or will be."""
-    if trained:
-        setattr(model, TRAINED, True)
-    if plan.init_applied:
-        setattr(model, WEIGHTS_SCALED, True)
+def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
+    """Make ``plan`` the plan of a bare model whose weights have this status."""
+    set_status(model, status)
     setattr(model, ATTRIBUTE, plan)
     attach_shapes(model)
     attach_hooks(model)
@@ -251,7 +246,9 @@ def unparametrize(model: Model) -> Model:
     is_of_mup = isinstance(bare, nn.Module) and any(hasattr(p, "infshape") for p in bare.parameters())
     if not is_of_mup or any(hasattr(module, ATTRIBUTE) for module in bare.modules()):
         get_plan(model)
-    for attribute in (ATTRIBUTE, _COPIES_SHAPES, PLAN_CONFIRMED, TRAINED):
+    if not getattr(bare, ATTRIBUTE, None) or not getattr(bare, ATTRIBUTE).init_applied:
+        set_status(bare, None)  # weights that were scaled stay so
+    for attribute in (ATTRIBUTE, _COPIES_SHAPES):
         vars(bare).pop(attribute, None)
     detach_hooks(bare)
     for parameter in bare.parameters():

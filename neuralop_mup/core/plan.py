@@ -95,8 +95,6 @@ class Plan:
         Multipliers of init by role (already inside the rows' ``init_mult``).
     init_applied : bool, default True
         Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
-    init_pending : bool, default False
-        Whether the weights are still to be drawn (:func:`neuralop_mup.initialize`).
     version : int, default 2
         Version of the rules. A file of another version is refused.
     reason : str, default ""
@@ -126,7 +124,6 @@ class Plan:
     rows: tuple[ParamPlan, ...]
     init_mult: Mapping[str, float]
     init_applied: bool = True
-    init_pending: bool = False
     version: int = RULE_VERSION
     revision: int = REVISION
     reason: str = field(default="", compare=False)
@@ -197,7 +194,7 @@ class Plan:
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         lines.insert(1, "  ".join("-" * w for w in widths))
-        init = "; init × still to come" if self.init_pending else "" if self.init_applied else "; init × not applied"
+        init = "" if self.init_applied else "; init × not applied"
         head = f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like{init})"
         reason = f"{self.rule}: {self.reason}" if self.reason else ""
         depth = (
@@ -326,6 +323,7 @@ class Plan:
                 if stored.pop(key, None):
                     raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
             stored.setdefault("revision", 0)
+            stored.pop("init_pending", None)  # release 0.3.0 wrote it
             stored["rows"] = tuple(ParamPlan(**_fields(row)) for row in stored["rows"])
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)

@@ -24,16 +24,14 @@ from neuralop.models.base_model import BaseModel
 from torch import nn
 
 from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.weights_status import WeightsStatus, set_status, status_of
 from neuralop_mup.errors import MupError
 from neuralop_mup.torch_private import mark_public, remove_hooks
 
 ATTRIBUTE = "_neuralop_mup_plan"
-WEIGHTS_SCALED = "_neuralop_mup_weights_scaled"
-TRAINED = "_neuralop_mup_trained"  # the plan came from a file, and so do the weights
-PLAN_CONFIRMED = "_neuralop_mup_plan_confirmed"  # somebody said which plan the weights to be loaded have, or was asked to
 KEY = "neuralop_mup_plan"
 _MODES_KEY = "neuralop_mup_n_modes"
-_LOADED = "_neuralop_mup_loaded"
+_BEING_LOADED = "_neuralop_mup_being_loaded"
 
 
 def _write_tensors_alone() -> None:
@@ -77,8 +75,8 @@ def attach_shapes(model: nn.Module) -> None:
     Loading with ``assign=True``, sharding and ``to_empty`` keep the plan, but make parameters that have none.
     """
     plan: Plan = getattr(model, ATTRIBUTE)
-    if plan.init_pending:
-        return  # mup's optimizers, too, then refuse the model
+    if status_of(model) is WeightsStatus.FRESH:
+        return  # mup's optimizers then refuse the model, too
     of = sum(not row.frozen for row in plan.rows)
     for name, parameter in model.named_parameters():
         if name in plan and not hasattr(parameter, "infshape"):
@@ -124,7 +122,7 @@ class CopiesShapes:
 @mark_public
 def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
-    if not plan.init_pending:
+    if status_of(module) is not WeightsStatus.FRESH:
         local_metadata[KEY] = plan.text
         if modes := _active_modes(module):
             local_metadata[_MODES_KEY] = modes
@@ -175,7 +173,8 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
                 f"this {type(module).__name__} is the bare one. Take the wrapper's name off with torch.nn.modules.utils."
                 f"consume_prefix_in_state_dict_if_present(state, {wrapper!r}), or save nm.unwrap(model).state_dict()."
             )
-    if plan.init_pending and any(prefix + row.name not in state for row in plan.rows):
+    status = status_of(module)
+    if status is WeightsStatus.FRESH and any(prefix + row.name not in state for row in plan.rows):
         raise MupError(
             "These weights are not all that the model has, and its own are still to be drawn, which would draw all: call "
             "neuralop_mup.initialize(model) first, then load what there is with strict=False."
@@ -197,10 +196,9 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
     # Weights that the plan would not have scaled are alike under every plan.
     elif (
         plan.init_applied
-        and not hasattr(module, PLAN_CONFIRMED)
+        and status is WeightsStatus.SCALED
         and any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
     ):
-        setattr(module, PLAN_CONFIRMED, True)
         warnings.warn(
             "These weights say nothing of a plan: copied into a plain dict, they lost what state_dict() knows of itself. If "
             f"they are of a model as neuralop builds it, they are not scaled as this {type(module).__name__} says: "
@@ -210,7 +208,7 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             UserWarning,
             stacklevel=2,
         )
-    setattr(module, _LOADED, (theirs, local_metadata.get(_MODES_KEY, {})))
+    setattr(module, _BEING_LOADED, (theirs, local_metadata.get(_MODES_KEY, {})))
 
 
 def _of(plan: Plan, names: Collection[str]) -> Plan:
@@ -218,14 +216,14 @@ def _of(plan: Plan, names: Collection[str]) -> Plan:
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
-    theirs, modes = vars(module).pop(_LOADED, (None, {}))
+    theirs, modes = vars(module).pop(_BEING_LOADED, (None, {}))
     _restore_modes(module, modes)
     plan: Plan = getattr(module, ATTRIBUTE)
-    scaled = theirs is not None and theirs.init_applied
-    if scaled:
-        setattr(module, WEIGHTS_SCALED, True)
-    if plan.init_pending and not incompatible.missing_keys and not any(p.is_meta for p in module.parameters()):
-        setattr(module, ATTRIBUTE, replace(plan, init_pending=False, init_applied=scaled or plan.init_applied))
+    if theirs is not None and theirs.init_applied:
+        setattr(module, ATTRIBUTE, replace(plan, init_applied=True))
+    if status_of(module) is not WeightsStatus.TRAINED and not any(p.is_meta for p in module.parameters()):
+        is_whole = status_of(module) is not WeightsStatus.FRESH or not incompatible.missing_keys
+        set_status(module, WeightsStatus.LOADED if is_whole else WeightsStatus.FRESH)
     attach_shapes(module)
 
 

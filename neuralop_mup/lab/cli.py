@@ -217,7 +217,7 @@ def summary(
     with torch.device("meta"):
         built = FNOs(1, 1, n_dim)(**size)
         own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
-    plan = replace(get_plan(own), init_applied=True, init_pending=False)  # as of a model whose weights are drawn
+    plan = replace(get_plan(own), init_applied=True)  # as of a model whose weights are drawn
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0
 

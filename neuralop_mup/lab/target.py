@@ -16,6 +16,7 @@ from torch import nn
 from neuralop_mup.checkpoint import fit_plan
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
+from neuralop_mup.core.weights_status import WeightsStatus
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
@@ -236,7 +237,7 @@ def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor:
     try:
         with torch.random.fork_rng(devices=[]):
             model = builder(**made["size"]).eval()
-        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))), trained=True)
+        set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))), WeightsStatus.TRAINED)
         model.load_state_dict(content["weights"])
     except Exception as error:  # the function is the user's
         raise MupError(

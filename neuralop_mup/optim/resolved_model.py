@@ -21,8 +21,8 @@ from neuralop_mup.core.make_plan import size_of
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import ParamPlan, Plan
 from neuralop_mup.core.rules import multipliers
-from neuralop_mup.core.state_dict_hooks import TRAINED
 from neuralop_mup.core.unwrap import unwrap
+from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
 
 # Of optimizers whose updates do not scale with the gradient, and of those whose do.
@@ -55,11 +55,6 @@ class ResolvedModel:
     parameters: Mapping[str, nn.Parameter]
     mode_kernels: Mapping[str, str]
     growing: Mapping[str, str]
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the weights were trained before: the plan was attached to them, or came from a file as they do."""
-        return not self.plan.init_applied or hasattr(self.model, TRAINED)
 
 
 def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ResolvedModel:
@@ -101,7 +96,7 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
                 "parametrize the finished model, with layers as they are to be trained."
             )
     # An optimizer that is built too early would hold tensors that are not the model's any more.
-    if plan.init_pending or any(p.is_meta for p in parameters.values()):
+    if status_of(bare) is WeightsStatus.FRESH or any(p.is_meta for p in parameters.values()):
         raise MupError(
             "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
             "optimizer; where the model is on the meta device call model.to_empty(device=…) before."

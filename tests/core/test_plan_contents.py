@@ -26,7 +26,7 @@ def test_a_plan_with_the_fewest_entries():
     assert plan["read.weight"] == ROW
     assert (ROW.init_mult, ROW.lr_mult, ROW.sgd_lr_mult, ROW.default_std, ROW.size) == (1, 1, 1, None, None)
     assert (ROW.lacking, ROW.frozen, ROW.fixed, ROW.why, ROW.init) == (False, False, False, "", "")
-    assert (plan.revision, plan.init_applied, plan.init_pending) == (0, True, False)
+    assert (plan.revision, plan.init_applied) == (0, True)
     assert Plan("none", (), {}).revision == 1
     size = {"fan_in": 64, "fan_out": 1, "default_std": 0.1, "modes": [4], "block": [64, 1], "blocks": 5, "one_sign": True}
     row = {**STORED["rows"][0], "size": size, "place": "a setting of 0.2"}
@@ -78,8 +78,8 @@ def test_a_plan_is_a_collection_of_rows():
 
 
 def test_the_head_reports_weights_that_are_not_scaled():
-    for applied, pending in ((True, False), (False, False), (False, True)):
-        head = str(Plan("none", (ROW,), {}, applied, pending)).splitlines()[0]
+    for applied in (True, False):
+        head = str(Plan("none", (ROW,), {}, applied)).splitlines()[0]
         assert ("init" in head) == (not applied)
 
 

@@ -15,6 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.adamw import adamw
 
+from neuralop_mup.core.check_init import looks_drawn
+from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.checks import check_optimizer_state
 from neuralop_mup.optim.learning_rate import effective_lr
@@ -36,7 +38,7 @@ from neuralop_mup.optim.musoap.stacks import (
     wide_type,
 )
 from neuralop_mup.optim.musoap.update import BASIS_BETA, Averages, Scratch, direction, follow_gradients
-from neuralop_mup.optim.resolved_model import needs_model, resolve
+from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
@@ -194,7 +196,8 @@ class MuSOAP(torch.optim.Optimizer):
     _replicas: dist.ProcessGroup | None = None
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
-    _told_of_the_end = False
+    _warned_of_end = False
+    _default_rate_of: ResolvedModel | None = None  # until the first step, if the rate is the default one of fresh weights
 
     @needs_model
     def __init__(
@@ -245,7 +248,7 @@ class MuSOAP(torch.optim.Optimizer):
         steps, base_scale = None if steps is None else int(steps), None
         resolved = resolve(model)
         usual_aux = AUX_LR
-        if lr is None and (start_error is not None or resolved.is_trained):
+        if lr is None and (start_error is not None or status_of(resolved.model) is WeightsStatus.TRAINED):
             lr = trained_lr(steps, start_error)
             usual_aux *= lr / LR
         elif lr is None:
@@ -272,6 +275,7 @@ class MuSOAP(torch.optim.Optimizer):
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
+        self._default_rate_of = None if base_scale is None else resolved
         set_factors(self.param_groups, 0)
         attach_lr_hooks(resolved, self)
 
@@ -337,15 +341,18 @@ class MuSOAP(torch.optim.Optimizer):
             )
         note_peaks(groups, taken)
         set_factors(groups, taken)
-        if not self._told_of_the_end and (warning := warning_past_the_end(groups[0], taken)):
-            self._told_of_the_end = True
+        if not self._warned_of_end and (warning := warning_past_the_end(groups[0], taken)):
+            self._warned_of_end = True
             warnings.warn(warning, stacklevel=2)
         if (together := self._process_group or self._replicas) and not self._compared:
             rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
             parallel.check_equal(rates, steps, groups[0]["params"][0].device, together)
             self._compared = True
         if taken == 0:
+            if _changes_nothing(groups):
+                return self._make_states(groups)
             warn_of_no_gradient(_kernels_without_gradient(groups))
+            self._warn_of_loaded_weights()
         self._check.refuse_earlier()
         self._on_device(groups)
         self._check.ask(groups)
@@ -405,7 +412,7 @@ class MuSOAP(torch.optim.Optimizer):
         0.03
         """
         move_end(self.param_groups, n, self._taken(self.param_groups))
-        self._told_of_the_end = False
+        self._warned_of_end = False
 
     def cooldown(self, n: int) -> None:
         """End the training within ``n`` more steps: learning rates go from what they are to zero.
@@ -441,14 +448,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
-        params = [p for p in group["params"] if p.grad is not None]
-        capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # torch has none on a CPU
-        for p in params:
-            if not self.state[p]:
-                # Whatever the default type: bfloat16 cannot count past 256.
-                step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
-                averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
-                self.state[p].update(step=step, **averages)
+        params, capturable = self._make_adamw_states(group)
         states, moved = [self.state[p] for p in params], wide(params)
         adamw(
             moved,
@@ -471,6 +471,39 @@ class MuSOAP(torch.optim.Optimizer):
         for p, new in zip(params, moved, strict=True):
             if new is not p:
                 p.copy_(new)
+
+    def _make_adamw_states(self, group: Mapping[str, Any]) -> tuple[list[Any], bool]:
+        """Return the parameters with a gradient, after each has a state, and whether steps are counted on the device."""
+        params = [p for p in group["params"] if p.grad is not None]
+        capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # torch has none on a CPU
+        for p in params:
+            if not self.state[p]:
+                # Whatever the default type: bfloat16 cannot count past 256.
+                step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
+                averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[p].update(step=step, **averages)
+        return params, capturable
+
+    def _make_states(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        for group in groups:
+            if group["layouts"] is None:
+                self._make_adamw_states(group)
+            else:
+                self._follow(group)
+
+    def _warn_of_loaded_weights(self) -> None:
+        """Warn before the first step if the weights were loaded and the rate is the default one of fresh weights."""
+        resolved, self._default_rate_of = self._default_rate_of, None
+        if resolved is None or status_of(resolved.model) is not WeightsStatus.LOADED:
+            return
+        if not looks_drawn(resolved.model, resolved.plan):
+            warnings.warn(
+                "Trained weights were loaded into this model, and MuSOAP starts at the learning rate of fresh weights, so "
+                "the error rises first. To fine-tune, call parametrize(model, init=False) before loading, or pass "
+                "MuSOAP(…, start_error=e), the relative error before the first step. To resume a training, load the "
+                "optimizer's state, too.",
+                stacklevel=3,
+            )
 
     def _follow(self, group: Mapping[str, Any]) -> Members:
         """Parameters that have a gradient, after their momenta have followed it."""
@@ -593,7 +626,7 @@ class MuSOAP(torch.optim.Optimizer):
         if warning := warning_of_other_end(self.param_groups[0], groups[0]):
             warnings.warn(warning, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
-        for cached in ("_batches", "_told_of_the_end"):
+        for cached in ("_batches", "_warned_of_end"):
             vars(self).pop(cached, None)
         set_factors(self.param_groups, self._taken(self.param_groups))
         for group, theirs in zip(self.param_groups, groups, strict=True):
@@ -605,6 +638,13 @@ class MuSOAP(torch.optim.Optimizer):
                     own = self.state[p][name]
                     dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
+
+
+def _changes_nothing(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether rates and gradients are zero: torch.distributed.checkpoint makes such a step to create states."""
+    if any(float(group["lr"]) != 0 for group in groups):
+        return False
+    return not any(bool(p.grad.any()) for group in groups for p in group["params"] if p.grad is not None)
 
 
 def _kernels_without_gradient(groups: Sequence[Mapping[str, Any]]) -> list[str]:
