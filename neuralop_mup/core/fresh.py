@@ -44,6 +44,13 @@ def check_fresh(model: nn.Module, plan: Plan) -> None:
         ratio = sample.abs().square().mean().sqrt().item() / std
         if ratio == 0:
             continue
+        parts = torch.view_as_real(sample) if sample.is_complex() else sample
+        is_of_one_sign = sample.numel() >= _ENOUGH and bool((parts >= 0).all() or (parts <= 0).all())
+        if is_of_one_sign and row.init == "own" and row.size is not None and row.size.modes and not row.size.one_sign:
+            raise MupError(
+                f"All numbers of the kernel {row.name!r} have one sign, which the registration of {row.layer} does not say. "
+                "Their mean grows differently with the width: write nm.Param(…, one_sign=True)."
+            )
         scatter = _DEVIATIONS / (2 * sample.numel()) ** 0.5
         least, most = min(1 / _TOLERANCE, 1 - scatter), max(_TOLERANCE, 1 + scatter)
         if p.numel() >= _ENOUGH and not least < ratio < most:

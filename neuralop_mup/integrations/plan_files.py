@@ -11,10 +11,12 @@ from torch import nn
 
 from neuralop_mup.core.growth import place
 from neuralop_mup.core.infshape import GROWS
+from neuralop_mup.core.layers import UNKNOWN, Param
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.plan_state import KEY, PLAN_CONFIRMED, check_same_plan, listed
 from neuralop_mup.core.planning import make_rows
+from neuralop_mup.core.raw_kernels import RECOGNISED
 from neuralop_mup.core.reading import ParameterInfo, read
 from neuralop_mup.core.rules import RULES
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
@@ -254,6 +256,11 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
     grows = {row.name: tuple(kind in GROWS and not row.fixed for kind in row.axes) for row in plan.rows}
+    found = dict(found)
+    for row in plan.rows:  # trained weights no longer have the initial values by which a kernel is recognised
+        if RECOGNISED in row.why and found[row.name].param.init == UNKNOWN:
+            param = Param(row.role, row.axes, row.init)
+            found[row.name] = replace(found[row.name], param=param, recognised=True)
     found = place(found, grows, trainable=False)
     for row in plan.rows:
         found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.parametrize import get_plan
+from neuralop_mup.core.parts import as_tuple
 from neuralop_mup.core.plan import Plan, Row
 from neuralop_mup.core.plan_state import TRAINED
 from neuralop_mup.core.planning import size_of
@@ -124,7 +125,7 @@ def _growing(model: nn.Module, kernels: Mapping[str, str]) -> list[str]:
 
 def _uses_part(conv: Any) -> bool:
     is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
-    return is_legacy or list(getattr(conv, "max_n_modes", None) or conv.n_modes) != list(conv.n_modes)
+    return is_legacy or as_tuple(getattr(conv, "max_n_modes", None) or conv.n_modes) != as_tuple(conv.n_modes)
 
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:
