@@ -25,8 +25,8 @@ def _recognised(plan: Plan) -> Iterator[str]:
         kernels = " and ".join(f"{', '.join(map(repr, params))} of {layer}" for layer, params in classes.items())
         lines = "; ".join(registration(params, "", layer) for layer, params in classes.items())
         yield (
-            f"No description covers {kernels}. parametrize scales them as Fourier kernels: they act on plane waves as kernels "
-            f"do, and their initial values are uniform on [0, 1/(in·out)). To silence this warning, write {lines}."
+            f"No description covers {kernels}. parametrize scales them as Fourier kernels: they act on plane waves as "
+            f"kernels do, and their initial values are uniform on [0, 1/(in·out)). To silence this warning, write {lines}."
         )
 
 

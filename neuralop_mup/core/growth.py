@@ -190,23 +190,21 @@ def _undescribed(
     name: str, found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], where: str
 ) -> MupError:
     """The line to write, for all parameters of that class at once."""
-    info, params = found[name], {}
+    info = found[name]
+    params: dict[str, str] = {}
     for other, its in found.items():
         if its.layer == info.layer and its.param.init == UNKNOWN and sum(grows[other]) > 1:
             params.setdefault(other.rpartition(".")[2], its.proposal or "nm.Param(…)")
-    line = registration(params, info.owner, info.layer)
-    told = f"Two dimensions of parameter {where} grow, and nobody said what it is, so its μP role is unknown."
+    why = f"Two dimensions of parameter {where} grow, and nobody said what it is, so its μP role is unknown."
     if not info.proposal:
         how = "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
     elif info.acts_as_kernel:
-        told += " It acts on plane waves as a Fourier kernel, but its values are not drawn from U[0, 1/(in·out))."
+        why += " It acts on plane waves as a Fourier kernel does, but its values are not uniform on [0, 1/(in·out))."
         how = "where init says how its constructor draws it."
     else:
-        told += (
-            " It is drawn from U[0, 1/(in·out)) as Fourier kernels are, but its layer could not be tested with plane waves."
-        )
+        why += " Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed."
         how = "if it is a Fourier kernel with these dimensions."
-    return MupError(f"{told} Write {line}, {how}")
+    return MupError(f"{why} Write {registration(params, info.owner, info.layer)}, {how}")
 
 
 def _shared(name: str, other: str) -> MupError:

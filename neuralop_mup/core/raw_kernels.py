@@ -4,8 +4,8 @@ Most published FNO code has its own spectral convolution, with kernels ``scale *
 ``scale = 1 / (in * out)``. Such a kernel is scaled without a registration only if two proofs hold:
 
 * *Behaviour*, of the same layer built small. The answer to a plane wave in one input channel depends only on the kernel's
-  entries at that channel and at the wave's number, and an output channel only on its own entries. The output is affine in the
-  kernel. A wave stays a wave of its number. The gain is the same in a wider layer and in a layer of more modes.
+  entries at that channel and at the wave's number, and an output channel only on its own entries. The output is affine in
+  the kernel. A wave stays a wave of its number. The gain is the same in a wider layer and in a layer of more modes.
 * *Initial values*: they are uniform on [0, 1/(in·out)), in the model and in the layers that were built.
 
 If only one holds, :func:`~neuralop_mup.core.growth.place` raises an error with the line to write. The model itself never
