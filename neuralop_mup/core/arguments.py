@@ -95,6 +95,11 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if key != "training" and is_plain(value)}
 
 
+def _stem(name: str) -> str:
+    """``modes`` of ``_modes``, ``modes1`` and ``n_modes``."""
+    return name.strip("_0123456789").removeprefix("n_").removeprefix("num_")
+
+
 def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.Module | None]) -> list[dict[str, Any]]:
     """Return all constructor arguments that give a module its shapes.
 
@@ -126,12 +131,14 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
     kept = constructor_arguments(module)
     if kept is not None and fits(kept):
         return [kept]
-    known, pools = {**_given(module), **_attributes(module)}, {}
+    pools = {}
     sizes = sorted({n for shape in shapes.values() for n in shape} | {n for n in own.values() if type(n) is int})
     for p in _parameters(type(module)):
         if p.kind not in _NAMED:
             return []
-        similar = [value for key, value in own.items() if key.strip("_0123456789") == p.name.strip("_0123456789")]
+        # A child may have the name of an argument with a default.
+        known = {**(_given(module) if p.default is p.empty else {}), **_attributes(module)}
+        similar = [value for key, value in own.items() if _stem(key) == _stem(p.name)]
         default = [] if p.default is p.empty else [p.default]
         numbers = sizes if all(type(value) is int for value in default) else []
         pool = [known[p.name]] if p.name in known else similar or [*default, *numbers]
