@@ -14,8 +14,10 @@ runs.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,8 +38,16 @@ _WIDTH, _MODES = 8, 4
 # What rounding leaves of an entry that a wave does not move, relative to the largest.
 _TINY = 1e-4
 
+_SAMPLE = 65536  # a kernel may hold a billion numbers
+
 Axes = tuple[str, ...]
 Entry = tuple[int, ...]
+# A dimension of a parameter.
+Dim = tuple[str, int]
+
+
+class _NotTestable(Exception):
+    """The layer cannot be built, or does not take such an input."""
 
 
 def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str, ParameterInfo]:
@@ -97,19 +107,24 @@ def is_positive(p: torch.Tensor, axes: Axes) -> bool:
     if p.is_meta:
         return False
     parts = torch.view_as_real(p) if p.is_complex() else p
-    unit = parts.flatten() * math.prod(n for kind, n in zip(axes, p.shape, strict=True) if kind in ("in", "out"))
+    sample = parts.reshape(-1, 2)[:: max(1, p.numel() // _SAMPLE)].flatten()
+    unit = sample * math.prod(n for kind, n in zip(axes, p.shape, strict=True) if kind in ("in", "out"))
     n = unit.numel()
-    moments = ((unit.mean(), 1 / 2, 12**-0.5), (unit.square().mean(), 1 / 3, (4 / 45) ** 0.5))
-    is_inside = unit.min() >= 0 and 1 - 20 / n < unit.max() <= 1 + 1e-5
-    return bool(is_inside) and all(abs(float(found) - mean) < 6 * std / n**0.5 for found, mean, std in moments)
+    least, most = float(unit.min()), float(unit.max())
+    if least < 0 or not 1 - 20 / n < most <= 1 + 1e-5:
+        return False
+    from_mean = float(unit.mean()) - 1 / 2
+    from_square = float(unit.square().mean()) - 1 / 3
+    deviations = 6 / n**0.5
+    return abs(from_mean) < deviations * 12**-0.5 and abs(from_square) < deviations * (4 / 45) ** 0.5
 
 
 def _guess_axes(p: torch.Tensor) -> Axes:
     """The first two axes for which the numbers look uniform on [0, 1/(in·out)), as ``in`` and ``out``; none if none are."""
     n = _n_modes_axes(p) + 2
-    for pair in itertools.combinations(range(n), 2):
+    for i, j in itertools.combinations(range(n), 2):
         axes = ["modes_single"] * n + ["pair"] * (not p.is_complex())
-        axes[pair[0]], axes[pair[1]] = "in", "out"
+        axes[i], axes[j] = "in", "out"
         if is_positive(p, tuple(axes)):
             return tuple(axes)
     return ()
@@ -117,14 +132,17 @@ def _guess_axes(p: torch.Tensor) -> Axes:
 
 def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
     """The word for a kernel's initialization that holds at all sizes; empty if none does."""
-
-    def fits(word: str, p: torch.Tensor) -> bool:
-        std = default_std(word, *(p.shape[axes.index(kind)] for kind in ("in", "out"))) / (2**0.5 if "pair" in axes else 1)
-        return abs(float(p.abs().square().mean().sqrt()) / std - 1) < 4 / p.numel() ** 0.5
-
     if all(is_positive(p, axes) for p in drawn):
         return "positive"
-    return next((word for word in ("mean_fan", "fan_out") if all(fits(word, p) for p in drawn)), "")
+    for word in ("mean_fan", "fan_out"):
+        ratios = []
+        for p in drawn:
+            fan_in, fan_out = p.shape[axes.index("in")], p.shape[axes.index("out")]
+            std = default_std(word, fan_in, fan_out) / (2**0.5 if "pair" in axes else 1)
+            ratios.append(float(p.abs().square().mean().sqrt()) / std)
+        if all(abs(ratio - 1) < 4 / p.numel() ** 0.5 for ratio, p in zip(ratios, drawn, strict=True)):
+            return word
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------ layers of other sizes
@@ -132,95 +150,126 @@ def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
 
 def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
     """Axes and initialization of each parameter of a layer that acts as a Fourier kernel does, in layers built from it."""
+    names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
+    n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
     solutions = solve_arguments(layer, partial(build_on_meta, type(layer)))
-    if not solutions or "forward" in vars(layer):
+    if not solutions or len(n_axes) > 1 or "forward" in vars(layer):
         return {}
-    arguments, own = solutions[0], dict(layer.named_parameters(recurse=False))
-    names = [name for name, p in own.items() if _may_be_kernel(p)]
-    if len(n_axes := {_n_modes_axes(own[name]) for name in names}) != 1:
-        return {}
-    effects = dict(_sizes(layer, arguments, names))
-    small = {key: _MODES if "mode" in key.lower() else _WIDTH for key in effects}
-    grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # the layer of more modes has 10 at most
-    first = _build(layer, arguments, small)
-    for last in (False, True):
-        try:
-            waves = _Waves(first, names, grid, last)
-            axes = {name: kinds for name in names if (kinds := waves.read_axes(name))}
-            if axes and waves.is_affine() and waves.keeps_waves():
-                return _compare(layer, arguments, effects, small, waves, axes)
-        except Exception:  # whatever a layer raises about an input that it does not take, or a size
-            continue
+    with _isolated():
+        maker = _Maker(layer, solutions[0], names)
+        grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves all modes, also more of them
+        for last in (False, True):
+            with suppress(_NotTestable):
+                if found := _kernels(maker, partial(_Waves, names=names, grid=grid, last=last)):
+                    return found
     return {}
 
 
-def _sizes(
-    layer: nn.Module, arguments: Mapping[str, Any], names: Sequence[str]
-) -> Iterator[tuple[str, set[tuple[str, int]]]]:
-    """Arguments that are sizes of the kernels, and the dimensions that are larger if one is added to them."""
-    own = {name: layer.get_parameter(name).shape for name in names}
-    for key, value in arguments.items():
-        again = build_on_meta(type(layer), {**arguments, key: _resized(value, lambda n: n + 1)}) if is_size(value) else None
-        other = {} if again is None else {name: p.shape for name, p in again.named_parameters() if name in own}
-        if [*map(len, other.values())] == [*map(len, own.values())]:
-            changed = {(name, a) for name in names for a, n in enumerate(own[name]) if n != other[name][a]}
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Leave the caller's settings out, and no trace."""
+    with build_to_compare(), torch.device("cpu"), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class _Maker:
+    """Builds a layer at other sizes.
+
+    Attributes
+    ----------
+    effects : dict of str to set
+        The arguments that are sizes of the kernels, and the dimensions that each of them changes.
+    """
+
+    def __init__(self, layer: nn.Module, arguments: Mapping[str, Any], names: Sequence[str]) -> None:
+        self._class, self._arguments = type(layer), arguments
+        own = {name: layer.get_parameter(name).shape for name in names}
+        self.effects: dict[str, set[Dim]] = {}
+        for key in [key for key, value in arguments.items() if is_size(value)]:
+            changed = self._changed(own, key)
             if changed:
-                yield key, changed
+                self.effects[key] = changed
+        self._small = {key: _MODES if "mode" in key.lower() else _WIDTH for key in self.effects}
+
+    def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
+        """Dimensions that are larger if one is added to an argument."""
+        again = build_on_meta(self._class, {**self._arguments, key: _resized(self._arguments[key], lambda n: n + 1)})
+        other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
+        if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
+            return set()
+        return {(name, a) for name, shape in own.items() for a, n in enumerate(shape) if n != other[name][a]}
+
+    def small(self) -> nn.Module:
+        return self._build({})
+
+    def wider(self, keys: Sequence[str]) -> nn.Module:
+        return self._build(dict.fromkeys(keys, 2 * _WIDTH))
+
+    def finer(self, keys: Sequence[str]) -> nn.Module:
+        return self._build({key: self._small[key] + 2 for key in keys})
+
+    def _build(self, sizes: Mapping[str, int]) -> nn.Module:
+        sizes = {**self._small, **sizes}
+        given = {
+            key: _resized(own, lambda _, key=key: sizes[key]) if key in sizes else own
+            for key, own in self._arguments.items()
+        }
+        torch.manual_seed(0)
+        try:
+            return self._class(**given).eval()
+        except Exception as error:  # whatever the constructor raises
+            raise _NotTestable from error
 
 
-def _resized(value: Any, to: Any) -> Any:
+def _resized(value: Any, to: Callable[[Any], Any]) -> Any:
     return type(value)(_resized(item, to) for item in value) if isinstance(value, (list, tuple)) else to(value)
 
 
-def _build(layer: nn.Module, arguments: Mapping[str, Any], sizes: Mapping[str, int]) -> nn.Module:
-    """The layer with these sizes, on the CPU, in eval mode."""
-    given = {
-        key: _resized(value, lambda n, key=key: sizes[key]) if key in sizes else value for key, value in arguments.items()
-    }
-    with build_to_compare(), torch.device("cpu"):
-        torch.manual_seed(0)
-        return type(layer)(**given).eval()
-
-
-def _compare(
-    layer: nn.Module,
-    arguments: Mapping[str, Any],
-    effects: Mapping[str, set[tuple[str, int]]],
-    small: Mapping[str, int],
-    waves: "_Waves",
-    axes: Mapping[str, Axes],
-) -> dict[str, tuple[Axes, str]]:
-    """Kernels whose dimensions grow as the waves show, and whose gain is the same at other sizes; with their init."""
-    kinds = {key: {axes[name][a] for name, a in changed if name in axes} for key, changed in effects.items()}
-    wide = {key for key, own in kinds.items() if own and own <= {"in", "out"}}
-    fine = {key for key, own in kinds.items() if own and own <= {"modes", "modes_single"}}
-    if not wide or not fine or any(own and key not in wide | fine for key, own in kinds.items()):
+def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[str, tuple[Axes, str]]:
+    """Parameters that act as Fourier kernels in a small layer, grow as their axes say, and have one gain at all sizes."""
+    first = maker.small()
+    waves = waves_of(first)
+    axes = {name: own for name in waves.kernels if (own := waves.axes_of(name))}
+    if not axes or not waves.is_affine() or not waves.keeps_waves():
         return {}
-    tall = {key for key in wide if kinds[key] == {"out"}}
-    others = [{}, dict.fromkeys(wide, 2 * _WIDTH), {key: small[key] + 2 for key in fine}, dict.fromkeys(tall, 2 * _WIDTH)]
-    built = [_build(layer, arguments, {**small, **other}) for other in others]
-    gains = [_Waves(other, waves.names, waves.grid, waves.last).gains() for other in built[:3]]
-    return {
-        name: (own, _init_of([other.get_parameter(name).detach() for other in built], own))
-        for name, own in axes.items()
-        if max(gain[name] for gain in gains) < 1.001 * min(gain[name] for gain in gains)
-    }
+    kinds = {key: {axes[name][a] for name, a in dims if name in axes} for key, dims in maker.effects.items()}
+    kinds = {key: grown for key, grown in kinds.items() if grown}
+    of_width = [key for key, grown in kinds.items() if grown <= {"in", "out"}]
+    of_modes = [key for key, grown in kinds.items() if grown <= {"modes", "modes_single"}]
+    if not of_width or not of_modes or len(of_width) + len(of_modes) < len(kinds):
+        return {}
+    others = [maker.wider(of_width), maker.finer(of_modes)]
+    gains = [waves.gains(), *(waves_of(other).gains() for other in others)]
+    drawn = [first, *others, maker.wider([key for key in of_width if kinds[key] == {"out"}])]
+    found = {}
+    for name, own in axes.items():
+        at_sizes = [gain[name] for gain in gains]
+        if max(at_sizes) < 1.001 * min(at_sizes):
+            found[name] = own, _init_of([layer.get_parameter(name).detach() for layer in drawn], own)
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------- plane waves
 
 
+@dataclass
 class _Waves:
     """A layer whose kernels hold random numbers, and how its answers to plane waves depend on each of these."""
 
-    def __init__(self, layer: nn.Module, names: Sequence[str], grid: tuple[int, ...], last: bool) -> None:
-        self.layer, self.names, self.grid, self.last = layer, names, grid, last
+    layer: nn.Module
+    names: Sequence[str]
+    grid: tuple[int, ...]
+    last: bool  # whether channels are the last axis of its input
+
+    def __post_init__(self) -> None:
         self._random = torch.Generator().manual_seed(0)
-        self.kernels = {name: self._normal_like(layer.get_parameter(name)).requires_grad_() for name in names}
-        self.channels = 2 * _WIDTH if any(2 * _WIDTH in p.shape for p in self.kernels.values()) else _WIDTH
-        self._moved: dict[Any, dict[str, torch.Tensor]] = {}
+        self.kernels = {name: self._normal_like(self.layer.get_parameter(name)).requires_grad_() for name in self.names}
+        widths = {n for p in self.kernels.values() for n in p.shape}
+        self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
         # A real field has each wave once with a positive last number.
-        self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(grid) - 1)]
+        self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
+        self._moved: dict[Any, dict[str, torch.Tensor]] = {}
 
     def _normal_like(self, p: torch.Tensor) -> torch.Tensor:
         parts = torch.randn(*p.shape, *([2] if p.is_complex() else []), generator=self._random)
@@ -230,86 +279,101 @@ class _Waves:
         terms = [2 * math.pi * number / n * torch.arange(n) for number, n in zip(k, self.grid, strict=True)]
         return torch.cos(phase + torch.stack(torch.meshgrid(*terms, indexing="ij")).sum(0))
 
+    def in_channel(self, field: torch.Tensor, channel: int, channels: int) -> torch.Tensor:
+        x = torch.zeros(1, channels, *self.grid)
+        x[0, channel] = field
+        return x
+
     def answer(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         """What the layer makes of an input, both with channels first; its kernels are multiplied by ``scale``."""
         kernels = {name: p * scale for name, p in self.kernels.items()}
-        y = functional_call(self.layer, kernels, (x.movedim(1, -1) if self.last else x,))
-        y = y.movedim(-1, 1) if self.last else y
+        try:
+            y = functional_call(self.layer, kernels, (x.movedim(1, -1) if self.last else x,))
+            y = y.movedim(-1, 1) if self.last else y
+        except Exception as error:  # whatever the layer raises about an input that it does not take
+            raise _NotTestable from error
         if y.shape[2:] != self.grid or y.is_complex():
-            raise ValueError("the answer is no real field on the same grid")
+            raise _NotTestable
         return y
 
-    def on_channel(self, field: torch.Tensor, channel: int, of: int) -> torch.Tensor:
-        return torch.zeros(1, of, *self.grid).index_fill(1, torch.tensor(channel), 1) * field
-
     def moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
-        """How much each entry of each kernel counts in an output channel, where the input is a wave in one channel."""
-        if (k, channel, out) not in self._moved:
-            y = self.answer(self.on_channel(self.wave(k), channel, self.channels))
-            onto = self.on_channel(self.wave(k, 0.3), out, y.shape[1])
-            found = torch.autograd.grad((y * onto).sum(), list(self.kernels.values()), allow_unused=True)
-            sizes = {
-                name: torch.zeros(p.shape) if g is None else g.abs()
-                for (name, p), g in zip(self.kernels.items(), found, strict=True)
-            }
-            self._moved[k, channel, out] = {
-                name: own if self.kernels[name].is_complex() else own.amax(-1) for name, own in sizes.items()
-            }
-        return self._moved[k, channel, out]
+        """How much each entry of each kernel counts in an output channel, if the input is a wave in one channel."""
+        key = (k, channel, out)
+        if key not in self._moved:
+            y = self.answer(self.in_channel(self.wave(k), channel, self.channels))
+            if out >= y.shape[1]:
+                raise _NotTestable
+            onto = self.in_channel(self.wave(k, 0.3), out, y.shape[1])
+            kernels = list(self.kernels.values())
+            grads = torch.autograd.grad((y * onto).sum(), kernels, materialize_grads=True)
+            sizes = [g.abs() if g.is_complex() else g.abs().amax(-1) for g in grads]
+            self._moved[key] = dict(zip(self.kernels, sizes, strict=True))
+        return self._moved[key]
 
     def gains(self) -> dict[str, float]:
+        """The largest that an entry of each kernel counts."""
         return {name: max(float(self.moved(signs)[name].max()) for signs in self.signs) for name in self.names}
 
-    def read_axes(self, name: str) -> Axes:
+    def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[Entry]:
+        """The entries of a kernel that count."""
+        hits = self.moved(k, channel, out)[name] > _TINY * self.gains()[name]
+        return [tuple(entry) for entry in torch.nonzero(hits).tolist()]
+
+    def axes_of(self, name: str) -> Axes:
         """Kinds of a kernel's axes, if it does to waves what a Fourier kernel does; empty if not."""
-        top, n = self.gains()[name], len(self.grid)
-        seen = [signs for signs in self.signs if float(self.moved(signs)[name].max()) > _TINY * top]
+        p, n = self.kernels[name], len(self.grid)
+        seen = [signs for signs in self.signs if self.entries(name, signs)]
         both = [len({signs[j] for signs in seen}) == 2 for j in range(n)]
-        if top == 0 or len(seen) != 2 ** sum(both):
+        if not seen or len(seen) != 2 ** sum(both):
             return ()
         first, ends = seen[0], (0, 1, self.channels - 1)
-
-        def entries(k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[Entry]:
-            return [tuple(entry) for entry in torch.nonzero(self.moved(k, channel, out)[name] > _TINY * top).tolist()]
-
-        def axis_of(found: Mapping[int, list[Entry]]) -> int:
-            """The one axis that distinguishes what different waves or channels move: one entry each."""
-            if any(len(own) != 1 for own in found.values()) or len({own[0] for own in found.values()}) < len(found):
-                return -1
-            differing = [a for a, of in enumerate(zip(*(own[0] for own in found.values()), strict=True)) if len({*of}) > 1]
-            return differing[0] if len(differing) == 1 else -1
-
-        kinds: dict[int, str] = {}
-        ways = {"in": {i: entries(first, i) for i in ends}, "out": {o: entries(first, 0, o) for o in ends}}
-        for kind, found in ways.items():
-            kinds[a := axis_of(found)] = kind
-            if a < 0 or any(own[0][a] != i for i, own in found.items()):
-                return ()
+        of_in = {i: self.entries(name, first, i, 0) for i in ends}
+        of_out = {o: self.entries(name, first, 0, o) for o in ends}
+        kinds = {_numbered_axis(of_in): "in", _numbered_axis(of_out): "out"}
         for j in range(n):
-            numbers = [sign * k for sign in ((1, -1) if both[j] else (first[j],)) for k in (1, 2, _MODES - 1)]
-            along = {k: entries((*first[:j], k, *first[j + 1 :])) for k in (*numbers, (_WIDTH + 1) * first[j])}
-            if along.pop((_WIDTH + 1) * first[j]):  # above all modes
+            signs = (1, -1) if both[j] else (first[j],)
+            numbers = [sign * k for sign in signs for k in (1, 2, _MODES - 1)]
+            beyond = (_WIDTH + 1) * first[j]  # more than any axis holds
+            along = {k: self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond)}
+            if along.pop(beyond):
                 return ()
-            kinds[axis_of(along)] = "modes" if both[j] else "modes_single"
+            kinds[_axis_of(along)] = "modes" if both[j] else "modes_single"
         if {*kinds} != {*range(n + 2)}:
             return ()
-        return (*(kinds[a] for a in range(n + 2)), *([] if self.kernels[name].is_complex() else ["pair"]))
+        return (*(kinds[a] for a in range(n + 2)), *([] if p.is_complex() else ["pair"]))
 
     def is_affine(self) -> bool:
         """Whether the output is affine in the kernels: not, say, in their logarithms or products."""
         x = torch.randn(1, self.channels, *self.grid, generator=self._random)
         with torch.no_grad():
             none, plus, minus = (self.answer(x, scale) for scale in (0.0, 1.0, -1.0))
-        return bool((plus + minus - 2 * none).abs().max() < 1e-3 * (plus - minus).abs().max())
+        bend, size = (plus + minus - 2 * none).abs().max(), (plus - minus).abs().max()
+        return bool(bend < 1e-3 * size)
 
     def keeps_waves(self) -> bool:
         """Whether what the kernels add to the answer to a wave is a wave of the same number."""
         for signs in self.signs:
             k = (*signs[:-1], 2)
-            x = self.on_channel(self.wave(k), 0, self.channels)
+            x = self.in_channel(self.wave(k), 0, self.channels)
             with torch.no_grad():
                 added = (self.answer(x) - self.answer(x, 0.0))[0]
             energy = torch.fft.fftn(added, dim=tuple(range(1, added.ndim))).abs().square().sum(0)
-            if energy[k] + energy[tuple(-number for number in k)] < 0.999 * energy.sum():
+            at_k = energy[k] + energy[tuple(-number for number in k)]
+            if at_k < 0.999 * energy.sum():
                 return False
         return True
+
+
+def _axis_of(found: Mapping[int, list[Entry]]) -> int:
+    """The one axis that tells apart which entries count for different waves or channels, one entry each; -1 if none does."""
+    entries = [own[0] for own in found.values() if len(own) == 1]
+    if len(entries) < len(found) or len({*entries}) < len(found):
+        return -1
+    differing = [a for a, numbers in enumerate(zip(*entries, strict=True)) if len({*numbers}) > 1]
+    return differing[0] if len(differing) == 1 else -1
+
+
+def _numbered_axis(found: Mapping[int, list[Entry]]) -> int:
+    """That axis if it is numbered as the channels are; -1 if not."""
+    a = _axis_of(found)
+    return a if a >= 0 and all(own[0][a] == i for i, own in found.items()) else -1
