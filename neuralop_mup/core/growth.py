@@ -199,7 +199,7 @@ def _undescribed(
     if not info.proposal:
         how = "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
     elif info.acts_as_kernel:
-        why += " It acts on plane waves as a Fourier kernel does, but its values are not uniform on [0, 1/(in·out))."
+        why += " It acts on plane waves as a Fourier kernel does, but its values are not (yet) uniform on [0, 1/(in·out))."
         how = "where init says how its constructor draws it."
     else:
         why += " Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed."

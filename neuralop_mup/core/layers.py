@@ -131,7 +131,8 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
     """Teach this package the raw parameters of a layer that it does not know.
 
     It is needed for parameters of which two dimensions grow. Others are measured, and layers that are put together from
-    known ones need no line.
+    known ones need no line. Nor do the usual kernels of published FNO code, which :func:`neuralop_mup.parametrize`
+    recognises.
 
     Parameters
     ----------

@@ -194,7 +194,7 @@ class _Maker:
 
     def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
         """Dimensions that are larger if one is added to an argument."""
-        again = build_on_meta(self._class, {**self._arguments, key: _resized(self._arguments[key], lambda n: n + 1)})
+        again = build_on_meta(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
         other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
         if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
             return set()
@@ -210,11 +210,9 @@ class _Maker:
         return self._build({key: self._small[key] + 2 for key in keys})
 
     def _build(self, sizes: Mapping[str, int]) -> nn.Module:
-        sizes = {**self._small, **sizes}
-        given = {
-            key: _resized(own, lambda _, key=key: sizes[key]) if key in sizes else own
-            for key, own in self._arguments.items()
-        }
+        given = dict(self._arguments)
+        for key, size in {**self._small, **sizes}.items():
+            given[key] = _resized(given[key], 0, size)
         torch.manual_seed(0)
         try:
             return self._class(**given).eval()
@@ -222,8 +220,11 @@ class _Maker:
             raise _NotTestable from error
 
 
-def _resized(value: Any, to: Callable[[Any], Any]) -> Any:
-    return type(value)(_resized(item, to) for item in value) if isinstance(value, (list, tuple)) else to(value)
+def _resized(value: Any, times: int, more: int) -> Any:
+    """A size, or each in a list or tuple, so many times as large and so much larger."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resized(item, times, more) for item in value)
+    return times * value + more
 
 
 def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[str, tuple[Axes, str]]:
