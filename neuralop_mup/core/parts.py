@@ -188,9 +188,10 @@ def build_to_compare() -> Iterator[None]:
         _COMPARING.reset(comparing)
 
 
-def build_on_meta(cls: type[nn.Module], arguments: Mapping[str, Any]) -> nn.Module | None:
-    """Return the module on the meta device; None if its constructor raises an error."""
-    with build_to_compare(), suppress(Exception), torch.device("meta"):
+def build_or_none(cls: type[nn.Module], arguments: Mapping[str, Any], device: str = "meta") -> nn.Module | None:
+    """Return the module, always with the same random numbers; None if its constructor raises an error."""
+    with build_to_compare(), suppress(Exception), torch.device(device):
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would also seed GPUs
         return cls(**{key: _copied(value) for key, value in arguments.items()})
     return None
 
@@ -259,7 +260,7 @@ def _with_solved_arguments(part: Part, builds_base: bool, is_meant: bool) -> Par
         return part
     solutions = [
         replace(part, arguments=arguments, solved=[key for key in arguments if key not in vars(model)])
-        for arguments in solve_arguments(model, partial(build_on_meta, type(model)))
+        for arguments in solve_arguments(model, partial(build_or_none, type(model)))
     ]
     solutions = [solution for solution in solutions if solution.widths or is_meant]
     for other in solutions[1:]:

@@ -27,7 +27,7 @@ from torch.func import functional_call
 
 from neuralop_mup.core.arguments import is_size, plain_attributes, solve_arguments
 from neuralop_mup.core.layers import UNKNOWN, Param
-from neuralop_mup.core.parts import build_on_meta, build_to_compare
+from neuralop_mup.core.parts import build_or_none, build_to_compare
 from neuralop_mup.core.reading import ParameterInfo
 from neuralop_mup.core.rules import default_std
 
@@ -47,7 +47,7 @@ Dim = tuple[str, int]
 
 
 class _NotTestable(Exception):
-    """The layer cannot be built, or does not take such an input."""
+    """The layer cannot be built at a size, or does not take an input."""
 
 
 def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str, ParameterInfo]:
@@ -152,7 +152,7 @@ def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
     """Axes and initialization of each parameter of a layer that acts as a Fourier kernel does, in layers built from it."""
     names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
     n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
-    solutions = solve_arguments(layer, partial(build_on_meta, type(layer)))
+    solutions = solve_arguments(layer, partial(build_or_none, type(layer)))
     if not solutions or len(n_axes) > 1 or "forward" in vars(layer):
         return {}
     with _isolated():
@@ -194,7 +194,7 @@ class _Maker:
 
     def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
         """Dimensions that are larger if one is added to an argument."""
-        again = build_on_meta(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
+        again = build_or_none(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
         other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
         if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
             return set()
@@ -213,11 +213,10 @@ class _Maker:
         given = dict(self._arguments)
         for key, size in {**self._small, **sizes}.items():
             given[key] = _resized(given[key], 0, size)
-        torch.manual_seed(0)
-        try:
-            return self._class(**given).eval()
-        except Exception as error:  # whatever the constructor raises
-            raise _NotTestable from error
+        layer = build_or_none(self._class, given, "cpu")
+        if layer is None:
+            raise _NotTestable
+        return layer.eval()
 
 
 def _resized(value: Any, times: int, more: int) -> Any:
