@@ -72,8 +72,7 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
         if info.param.init != UNKNOWN or info.frozen or not _may_be_kernel(p):
             continue
         layer = model.get_submodule(info.owner)
-        choices = sorted((key, value) for key, value in plain_attributes(layer).items() if not is_size(value))
-        key = (type(layer), str(choices), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
+        key = (*_choices(layer), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
         if key not in tested:
             tested[key] = _test(layer)
         axes, init = tested[key].get(name.rpartition(".")[2], ((), ""))
@@ -83,6 +82,17 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
             text = proposal(axes, init) if axes else proposal(guess, "positive")
             result[name] = replace(info, proposal=text, acts_as_kernel=bool(axes))
     return result
+
+
+def _choices(layer: nn.Module) -> tuple[Any, ...]:
+    """What distinguishes a layer from others of its class, apart from sizes: flags, functions, and types of children."""
+    flags = {key: str(value) for key, value in plain_attributes(layer).items() if not is_size(value)}
+    functions = {
+        key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
+        for key, value in vars(layer).items()
+        if callable(value)
+    }
+    return (*flags.items(), *functions.items(), *map(type, layer.modules()))
 
 
 def proposal(axes: Axes, init: str) -> str:
@@ -152,17 +162,26 @@ def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
     """Axes and initialization of each parameter of a layer that acts as a Fourier kernel does, in layers built from it."""
     names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
     n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
-    solutions = solve_arguments(layer, partial(build_or_none, type(layer)))
-    if not solutions or len(n_axes) > 1 or "forward" in vars(layer):
+    arguments = _arguments_of(layer) if len(n_axes) == 1 else None
+    if arguments is None:
         return {}
     with _isolated():
-        maker = _Maker(layer, solutions[0], names)
+        maker = _Maker(layer, arguments, names)
         grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves all modes, also more of them
         for last in (False, True):
             with suppress(_NotTestable):
                 if found := _kernels(maker, partial(_Waves, names=names, grid=grid, last=last)):
                     return found
     return {}
+
+
+def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
+    """Constructor arguments that give a layer of the same shapes and the same choices."""
+    for arguments in solve_arguments(layer, partial(build_or_none, type(layer))):
+        again = build_or_none(type(layer), arguments)
+        if again is not None and _choices(again) == _choices(layer):
+            return arguments
+    return None
 
 
 @contextmanager

@@ -310,6 +310,30 @@ def test_look_alikes_are_refused(forward):
         nm.parametrize(Net(16, conv=Alike), base={"width": 8})
 
 
+class Flagged(RawConv1d):
+    """It keeps an argument only as a function."""
+
+    def __init__(self, in_channels, out_channels, modes1, by_width=False):
+        super().__init__(in_channels, out_channels, modes1)
+        self.gain = self.inverse_width if by_width else self.one
+
+    def inverse_width(self):
+        return 1 / self.in_channels
+
+    def one(self):
+        return 1.0
+
+    def forward(self, x):
+        return super().forward(x) * self.gain()
+
+
+def test_a_layer_that_cannot_be_built_again_is_no_proof():
+    assert _axes(Flagged(8, 8, 6)) and not _axes(Flagged(8, 8, 6, by_width=True))
+    layer = RawConv1d(8, 8, 6)
+    layer.forward = lambda x: x
+    assert not _axes(layer)
+
+
 class Experts(nn.Module):
     """Several kernels in one tensor."""
 
@@ -364,16 +388,19 @@ def test_solutions_have_to_agree_on_what_grows():
     assert nm.summary(nm.parametrize(Ambiguous(24), base=lambda: Ambiguous(8)))["side.weight"].role == "readout"
 
 
+class OneNumber(RawConv1d):
+    """It has the names of neuralop's convolution."""
+
+    def __init__(self, in_channels, out_channels, n_modes):
+        super().__init__(in_channels, out_channels, n_modes)
+        self.n_modes, self.weight = n_modes, None
+
+
 @RECOGNISES
 def test_one_number_of_modes_for_all_axes():
-    class Whole(Net):
-        def __init__(self, width, n_modes=8):
-            super().__init__(width, n_modes)
-            self.n_modes = n_modes
-            for conv in self.convs:
-                conv.n_modes, conv.weight = n_modes, None
-
-    model = nm.parametrize(Whole(16))
+    model = Net(16, conv=OneNumber)
+    model.n_modes = 8
+    nm.parametrize(model)
     nm.MuSOAP(model, steps=10)
     nm.MuAdam(model, lr=0.01)
     assert nm.summary(model)["convs.0.weights1"].base_shape == (32, 32, 16)
