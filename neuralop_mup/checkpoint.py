@@ -11,9 +11,11 @@ from torch import nn
 
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.infshape import GROWS
+from neuralop_mup.core.layers.registry import UNKNOWN, Param
 from neuralop_mup.core.make_plan import make_rows
 from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametrized, set_plan
 from neuralop_mup.core.plan import ParamPlan, Plan
+from neuralop_mup.core.raw_kernels import RECOGNISED
 from neuralop_mup.core.rules import RULES
 from neuralop_mup.core.state_dict_hooks import KEY, check_same_plan, listed
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
@@ -253,6 +255,11 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
     """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
     grows = {row.name: tuple(kind in GROWS and not row.fixed for kind in row.axes) for row in plan.rows}
+    found = dict(found)
+    for row in plan.rows:  # trained weights no longer have the initial values by which a kernel is recognised
+        if RECOGNISED in row.why and found[row.name].param.init == UNKNOWN:
+            param = Param(row.role, row.axes, row.init)
+            found[row.name] = replace(found[row.name], param=param, recognised=True)
     found = assign_roles(found, grows, trainable=False)
     for row in plan.rows:
         found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)

@@ -1,7 +1,10 @@
-"""What a model keeps of the arguments that its constructor was called with."""
+"""The arguments that a model's constructor was called with: kept by the model, or solved from its shapes."""
 
 import inspect
-from collections.abc import Callable, Collection
+import itertools
+import math
+from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from typing import Any
 
 from torch import nn
@@ -10,6 +13,7 @@ from torch import nn
 KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _NAMED = (_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+_MOST = 128  # builds that a search may take: about a second
 
 
 def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
@@ -71,3 +75,75 @@ def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspec
             if not any(p.kind is rest for p in parameters):
                 break
     return names
+
+
+def is_size(value: object) -> bool:
+    """Whether it is a number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
+    if isinstance(value, (list, tuple)):
+        return all(map(is_size, value))
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def plain_attributes(module: nn.Module) -> dict[str, Any]:
+    """Attributes of a module that are numbers, strings, flags, None, or sequences of such; not ``training``."""
+
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return all(map(is_plain, value))
+        return value is None or isinstance(value, (bool, int, float, str))
+
+    return {key: value for key, value in vars(module).items() if key != "training" and is_plain(value)}
+
+
+def _stem(name: str) -> str:
+    """``modes`` of ``_modes``, ``modes1`` and ``n_modes``."""
+    return name.strip("_0123456789").removeprefix("n_").removeprefix("num_")
+
+
+def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.Module | None]) -> list[dict[str, Any]]:
+    """Return all constructor arguments that give a module its shapes.
+
+    An argument that the module keeps, under its name or a similar one (``modes1`` for ``modes``), has that value. Others are
+    searched for among their default and the whole numbers that the module's shapes and attributes contain.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module as it was constructed.
+    build : callable
+        Function of arguments that returns such a module, on the meta device, or None where the constructor refuses them.
+
+    Returns
+    -------
+    list of dict
+        Arguments with which the shapes of all parameters and the plain attributes are the module's. Empty if there are none,
+        or more than 128 combinations to try.
+    """
+
+    def fits(arguments: Mapping[str, Any]) -> bool:
+        again = build(arguments)
+        if again is None or {name: p.shape for name, p in again.named_parameters()} != shapes:
+            return False
+        theirs = plain_attributes(again)
+        return all(theirs.get(key, value) == value for key, value in own.items())
+
+    own, shapes = plain_attributes(module), {name: p.shape for name, p in module.named_parameters()}
+    kept = constructor_arguments(module)
+    if kept is not None and fits(kept):
+        return [kept]
+    pools = {}
+    sizes = sorted({n for shape in shapes.values() for n in shape} | {n for n in own.values() if type(n) is int})
+    for p in _parameters(type(module)):
+        if p.kind not in _NAMED:
+            return []
+        # A child may have the name of an argument with a default.
+        known = {**(_given(module) if p.default is p.empty else {}), **_attributes(module)}
+        similar = [value for key, value in own.items() if _stem(key) == _stem(p.name)]
+        default = [] if p.default is p.empty else [p.default]
+        numbers = sizes if all(type(value) is int for value in default) else []
+        pool = [known[p.name]] if p.name in known else similar or [*default, *numbers]
+        pools[p.name] = [value for i, value in enumerate(pool) if not any(value is v or value == v for v in pool[:i])]
+    if math.prod(map(len, pools.values())) > _MOST:
+        return []
+    candidates = (dict(zip(pools, values, strict=True)) for values in itertools.product(*pools.values()))
+    return [arguments for arguments in candidates if fits(arguments)]

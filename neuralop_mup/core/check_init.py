@@ -65,6 +65,10 @@ def _differences(model: nn.Module, plan: Plan, scaled: bool) -> Iterator[tuple[P
             yield row, "is not constant, as its default initialization is"
         if (ratio := _ratio(row, p)) is None:
             continue
+        parts = torch.view_as_real(p) if p.is_complex() else p
+        has_one_sign = p.numel() >= _ENOUGH and bool((parts >= 0).all() or (parts <= 0).all())
+        if has_one_sign and row.init == "own" and row.size is not None and row.size.modes and not row.size.one_sign:
+            yield row, f"has numbers of one sign, which the registration of {row.layer} does not state (one_sign=True)"
         scatter = _DEVIATIONS / (2 * min(p.numel(), _SAMPLE)) ** 0.5
         if p.numel() >= _ENOUGH and not min(1 / _TOLERANCE, 1 - scatter) < ratio / mult < max(_TOLERANCE, 1 + scatter):
             yield row, f"has a root mean square of {ratio / mult:.3g} times its default initialization"

@@ -4,7 +4,7 @@ A module is described by its type (:mod:`neuralop_mup.core.layers.registry`), as
 of its dimensions grow is inferred afterwards (:mod:`neuralop_mup.core.width_dims`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +46,12 @@ class ParameterInfo:
         Whether base, which has fewer layers, lacks it; ``base_shape`` is then that of its last layer.
     fixed : bool
         Whether nothing of it was measured to grow, nor of what its initialization follows.
+    recognised : bool
+        Whether it was recognised as a Fourier kernel (:mod:`neuralop_mup.core.raw_kernels`).
+    proposal : str
+        Python text of a description that fits one of the two proofs for a Fourier kernel, where the other fails.
+    acts_as_kernel : bool
+        Whether that is the proof by plane waves; otherwise it is the one by initial values.
     """
 
     param: Param
@@ -61,6 +67,9 @@ class ParameterInfo:
     base_shape: tuple[int, ...] = ()
     lacking: bool = False
     fixed: bool = False
+    recognised: bool = False
+    proposal: str = ""
+    acts_as_kernel: bool = False
 
 
 def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
@@ -155,7 +164,8 @@ def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str,
 def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
     for name, module in model.named_modules():
-        if hasattr(module, "n_modes") and isinstance(getattr(module, "convs", None), nn.ModuleList):
+        # A class that is not neuralop's may keep one number for all axes.
+        if isinstance(getattr(module, "n_modes", 0), Sequence) and isinstance(getattr(module, "convs", None), nn.ModuleList):
             yield name or type(model).__name__, module
 
 

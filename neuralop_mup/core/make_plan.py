@@ -9,6 +9,7 @@ from torch import nn
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.layers.registry import UNKNOWN
 from neuralop_mup.core.plan import REVISION, ParamPlan, Plan
+from neuralop_mup.core.raw_kernels import RECOGNISED, recognise
 from neuralop_mup.core.rebuild import read_base
 from neuralop_mup.core.rules import (
     DEFAULT_RULE,
@@ -34,7 +35,7 @@ def make_plan(
     """Work out the plan without touching ``model``; arguments and errors are those of :func:`neuralop_mup.parametrize`."""
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
-    found = describe_model(model)
+    found = recognise(model, describe_model(model))
     known = read_base(model, found, base)
     found = infer_width_dims(found, known, name, type(model).__name__)
     if known.is_reference and name != "standard":
@@ -92,6 +93,7 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
     why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
+    why += f"; {RECOGNISED}" if info.recognised else ""
     init_mult = prod(given)
     return ParamPlan(
         **what,
@@ -168,7 +170,7 @@ def size_of(
         modes=tuple(_PER_SIGN[kind](n) for kind, n in modes),
         blocks=prod(n for _, n in modes),
         block=block,
-        one_sign=param.init == "positive",
+        one_sign=param.init == "positive" if param.one_sign is None else param.one_sign,
     )
 
 

@@ -58,8 +58,9 @@ def parametrize(
     ----------
     model : torch.nn.Module
         A model of ``neuralop.models``, or of layers known through :func:`neuralop_mup.register_layer`, not yet trained
-        (see ``init``). It may be wrapped whole by DistributedDataParallel, DataParallel or torch.compile; ``fully_shard``
-        and AveragedModel come after.
+        (see ``init``). Spectral layers of published FNO code are recognised, with a warning (docs/howto/layer.md). It may
+        be wrapped whole by DistributedDataParallel, DataParallel or torch.compile; ``fully_shard`` and AveragedModel come
+        after.
     base : mapping, torch.nn.Module, callable or path, optional
         Without it the reference size: 32 channels and n_modes 16 on each axis, at which default learning rates are meant.
         Otherwise the size at which hyperparameters were (or will be) tuned: constructor overrides such as

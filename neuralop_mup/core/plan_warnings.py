@@ -6,11 +6,28 @@ from torch import nn
 
 from neuralop_mup.core.layers.registry import UNKNOWN, registration
 from neuralop_mup.core.plan import ParamPlan, Plan
+from neuralop_mup.core.raw_kernels import RECOGNISED, proposal
 
 
 def warnings_for(plan: Plan) -> list[str]:
     """A sentence or two for each, with what to write."""
-    return [] if plan.rule == "standard" else [*_sums(plan), *_matrices(plan), *_no_readout(plan)]
+    return [] if plan.rule == "standard" else [*_recognised(plan), *_sums(plan), *_matrices(plan), *_no_readout(plan)]
+
+
+def _recognised(plan: Plan) -> Iterator[str]:
+    """Kernels that nobody described, all in one warning."""
+    classes: dict[str, dict[str, str]] = {}
+    for row in plan.rows:
+        if RECOGNISED in row.why:
+            axes = tuple(kind.removesuffix("_fixed") for kind in row.axes)
+            classes.setdefault(row.layer, {})[row.name.rpartition(".")[2]] = proposal(axes, row.init)
+    if classes:
+        kernels = " and ".join(f"{', '.join(map(repr, params))} of {layer}" for layer, params in classes.items())
+        lines = "; ".join(registration(params, "", layer) for layer, params in classes.items())
+        yield (
+            f"No description covers {kernels}. parametrize scales them as Fourier kernels: they act on plane waves as "
+            f"kernels do, and their initial values are uniform on [0, 1/(in·out)). To silence this warning, write {lines}."
+        )
 
 
 def _sums(plan: Plan) -> Iterator[str]:
@@ -25,7 +42,8 @@ def _sums(plan: Plan) -> Iterator[str]:
             yield (
                 f"{row.name!r}, of shape {row.shape}, grows in one dimension, and nobody said what it is: it is taken for "
                 "something that is added or multiplied channel by channel, whose learning rate stays. If the forward pass "
-                f"sums over that dimension, the rate is too large: write {registration(row.name, row.owner, row.layer)}, "
+                f"sums over that dimension, the rate is too large: write "
+                f"{registration({row.name.rpartition('.')[2]: 'nm.Param(…)'}, row.owner, row.layer)}, "
                 f"with a readout, nm.Param('readout', {readout}, init=…). If not, nm.Param('vector', {row.axes}) says so."
             )
 

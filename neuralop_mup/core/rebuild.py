@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -23,9 +23,11 @@ from torch.nn.parameter import is_lazy
 
 from neuralop_mup.core.arguments import (
     constructor_arguments,
+    is_size,
     keeps_all_arguments,
     keeps_arguments,
     names_of_arguments,
+    solve_arguments,
 )
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.infshape import load_shapes
@@ -59,12 +61,15 @@ def is_built_to_compare() -> bool:
 
 @dataclass(frozen=True)
 class RebuildableModel:
-    """A model that can be built again: its name in the whole model, its arguments, and the whole model's kernels."""
+    """A model that can be built again: its name in the whole model, its arguments, the whole model's kernels, and those of
+    the arguments that were solved from its shapes.
+    """
 
     name: str
     model: nn.Module
     arguments: Mapping[str, Any]
     of_whole: Sequence[str]
+    solved: Sequence[str] = ()
 
     @property
     def prefix(self) -> str:
@@ -161,9 +166,8 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
     MupError
         With what the constructor raised.
     """
-    comparing = _COMPARING.set(True)
     try:
-        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
+        with build_to_compare():
             # Some constructors read tensors; if that is not the reason, the last try says what is.
             for without_memory in (torch.device("meta"), _weights_on_meta()):
                 with suppress(Exception), without_memory:
@@ -171,8 +175,25 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
             return build()
     except Exception as error:  # whatever the constructor raises is the user's to read
         raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
+
+
+@contextmanager
+def build_to_compare() -> Iterator[None]:
+    """Leave no trace of what is constructed inside: neither random numbers, nor text, nor a plan."""
+    comparing = _COMPARING.set(True)
+    try:
+        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
+            yield
     finally:
         _COMPARING.reset(comparing)
+
+
+def build_or_none(cls: type[nn.Module], arguments: Mapping[str, Any], device: str = "meta") -> nn.Module | None:
+    """Return the module, always with the same random numbers; None if its constructor raises an error."""
+    with build_to_compare(), suppress(Exception), torch.device(device):
+        torch.default_generator.manual_seed(0)  # torch.manual_seed would also seed GPUs
+        return cls(**{key: _copied(value) for key, value in arguments.items()})
+    return None
 
 
 @contextmanager
@@ -200,6 +221,7 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Rebu
         part = RebuildableModel(name, module, constructor_arguments(module) or {}, kernels)
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
         is_inside = any(part.prefix.startswith(outer.prefix) for outer in parts)
+        part = part if is_inside else _with_solved_arguments(part, builds_base, is_meant)
         if is_inside or not part.arguments or (name and not part.kernels) or not (part.called_widths or is_meant):
             continue
         if not (changed := _changed(part)):
@@ -227,6 +249,31 @@ def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[Rebu
             f"{cls} keep each argument under its own name (self.hidden_channels = hidden_channels)."
         )
     return parts
+
+
+def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_meant: bool) -> RebuildableModel:
+    """The part with arguments that give its shapes, where it does not keep all; an error if solutions differ in growth."""
+    model = part.model
+    if not part.kernels or not {*WIDTHS} & {*names_of_arguments(type(model))} or keeps_all_arguments(model):
+        return part
+    if part.arguments and not _changed(part):
+        return part
+    solutions = [
+        replace(part, arguments=arguments, solved=[key for key in arguments if key not in vars(model)])
+        for arguments in solve_arguments(model, partial(build_or_none, type(model)))
+    ]
+    solutions = [solution for solution in solutions if solution.widths or is_meant]
+    for other in solutions[1:]:
+        if other.probes != solutions[0].probes:
+            one, two = ({key: s.arguments[key] for key in s.solved} for s in (solutions[0], other))
+            if builds_base:
+                raise MupError(
+                    f"{type(model).__name__} does not keep its constructor arguments, and both {one} and {two} give it its "
+                    "shapes, but other dimensions grow with the width: write the base down, "
+                    f"nm.parametrize(model, base=lambda: {type(model).__name__}(…))."
+                )
+            return part
+    return solutions[0] if solutions else part
 
 
 def _warn_of_what_stays(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> None:
@@ -275,7 +322,12 @@ def _sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def active_modes(conv: Any) -> tuple[int, ...]:
     """What a convolution says of its active modes, cheap enough to ask at every step."""
-    return (*conv.n_modes, *getattr(conv, "half_n_modes", ()))
+    return (*as_tuple(conv.n_modes), *getattr(conv, "half_n_modes", ()))
+
+
+def as_tuple(modes: Any) -> tuple:
+    """Modes of a layer; a layer that is not neuralop's may keep one number for all axes."""
+    return tuple(modes) if isinstance(modes, Iterable) else (modes,)
 
 
 def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
@@ -342,11 +394,7 @@ def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> di
         if key not in names:
             raise MupError(f"base has the key {key!r}, which {cls.__name__} does not take: {nearest(str(key), names)}")
         # As many numbers in each list; the constructor may say so too late.
-        if (
-            key in _MODES
-            and _is_size(value)
-            and _as_tuples(_each(value, lambda n: 0)) != _as_tuples(_each(own, lambda n: 0))
-        ):
+        if key in _MODES and is_size(value) and _as_tuples(_each(value, lambda n: 0)) != _as_tuples(_each(own, lambda n: 0)):
             raise MupError(
                 f"base gives {key} = {value!r}, and the model has {own!r}: give as many numbers, one for each axis."
             )
@@ -354,18 +402,11 @@ def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> di
     return dict(overrides)
 
 
-def _is_size(value: object) -> bool:
-    """A number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_size, value))
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
     """Refuse a choice, or a size of the data, that is another at base."""
     own, where = part.arguments.get(key), f" in {part.name!r}" if part.name else ""
-    is_size = key not in _DATA and _is_size(at_base) and _is_size(own)
-    if not is_size and not _is_same(at_base, own):
+    are_sizes = key not in _DATA and is_size(at_base) and is_size(own)
+    if not are_sizes and not _is_same(at_base, own):
         raise MupError(
             f"base has {key} = {at_base!r} and the model {own!r}{where}: base may differ from the model in width, modes and "
             "depth only, so that both are the same architecture, for the same data."
@@ -430,7 +471,8 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     MupError
         If it cannot be built or read, or differs from the model in more than sizes.
     """
-    parts = find_parts(model, [name for name, info in found.items() if info.param.role == "spectral"], base)
+    kernels = [name for name, info in found.items() if info.param.role == "spectral" or info.proposal]
+    parts = find_parts(model, kernels, base)
     if isinstance(base, (str, os.PathLike)):
         shapes, ours = load_shapes(base)
         return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)
@@ -440,6 +482,8 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
         sizes = [{**part.arguments, **own} for part, own in zip(parts, overrides, strict=True)]
         words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
         source = ("the reference size: " if base is None else "") + (", ".join(words) or "the model's own size")
+        if solved := [f"{key} = {part.arguments[key]}" for part in parts for key in part.solved]:
+            source += f" (solved from the model's shapes: {', '.join(solved)})"
     else:
         given = construct(base, "The base function") if callable(base) and not isinstance(base, nn.Module) else base
         if not isinstance(given, nn.Module):

@@ -165,11 +165,7 @@ def assign_roles(
         is_fixed = is_left or (growing.isdisjoint((name, *info.init_of)) and not in_kernel)
         where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
         if info.param.init == UNKNOWN and sum(grows[name]) > 1 and not is_left:
-            raise MupError(
-                f"Two dimensions of parameter {where}, of shape {info.shape}, grow, and nobody said what it is, so its μP "
-                f"role is unknown. Write {registration(name, info.owner, info.layer)}, "
-                "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
-            )
+            raise _undescribed(name, found, grows, f"{where}, of shape {info.shape},")
         if info.param.init == UNKNOWN and any(grows[name]) and not is_left and ".parametrizations." in f".{name}":
             raise MupError(
                 f"{name!r} is what torch computes a weight from (weight_norm, spectral_norm and their kin), and it grows, "
@@ -188,6 +184,27 @@ def assign_roles(
             )
         result[name] = replace(info, param=param, fixed=is_fixed)
     return result
+
+
+def _undescribed(
+    name: str, found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], where: str
+) -> MupError:
+    """The line to write, for all parameters of that class at once."""
+    info = found[name]
+    params: dict[str, str] = {}
+    for other, its in found.items():
+        if its.layer == info.layer and its.param.init == UNKNOWN and sum(grows[other]) > 1:
+            params.setdefault(other.rpartition(".")[2], its.proposal or "nm.Param(…)")
+    why = f"Two dimensions of parameter {where} grow, and nobody said what it is, so its μP role is unknown."
+    if not info.proposal:
+        how = "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and how it is drawn."
+    elif info.acts_as_kernel:
+        why += " It acts on plane waves as a Fourier kernel does, but its values are not (yet) uniform on [0, 1/(in·out))."
+        how = "where init says how its constructor draws it."
+    else:
+        why += " Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed."
+        how = "if it is a Fourier kernel with these dimensions."
+    return MupError(f"{why} Write {registration(params, info.owner, info.layer)}, {how}")
 
 
 def _shared(name: str, other: str) -> MupError:

@@ -20,6 +20,7 @@ from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.make_plan import size_of
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import ParamPlan, Plan
+from neuralop_mup.core.rebuild import as_tuple
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
@@ -141,7 +142,7 @@ def _growing(model: nn.Module, kernels: Mapping[str, str]) -> list[str]:
 
 def _uses_part(conv: Any) -> bool:
     is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
-    return is_legacy or list(getattr(conv, "max_n_modes", None) or conv.n_modes) != list(conv.n_modes)
+    return is_legacy or as_tuple(getattr(conv, "max_n_modes", None) or conv.n_modes) != as_tuple(conv.n_modes)
 
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:

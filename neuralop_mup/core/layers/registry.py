@@ -49,6 +49,10 @@ class Param:
         For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
     frozen : bool, default False
         Whether the layer's own constructor freezes it.
+    one_sign : bool, optional
+        For a kernel whose ``init`` is a function: whether it draws numbers of one sign, whose mean is not zero. A sum over n
+        channels then grows with n, not with √n, so the initialization gets one more factor 1/√r. If not given, only
+        ``positive`` has one sign.
 
     Examples
     --------
@@ -67,6 +71,7 @@ class Param:
     rank_power: float | None = None
     frozen: bool = False
     draw: Callable[[torch.Tensor, float], Any] | None = None
+    one_sign: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,8 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
     """Teach this package the raw parameters of a layer that it does not know.
 
     It is needed for parameters of which two dimensions grow. Others are measured, and layers that are put together from
-    known ones need no line.
+    known ones need no line. Nor do the usual kernels of published FNO code, which :func:`neuralop_mup.parametrize`
+    recognises.
 
     Parameters
     ----------
@@ -133,7 +139,8 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
         Subclass of ``torch.nn.Module``; its subclasses are covered, too.
     params : mapping or callable
         ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. Of a class that is derived from a known one
-        only what is new, or what is to be read otherwise than the parent says.
+        only what is new, or what is to be read otherwise than the parent says. A second mapping for the same class adds to
+        the first, and replaces it for names that are in both. A function replaces everything.
 
     Raises
     ------
@@ -158,7 +165,23 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
     given = dict(params)
     for name, what in given.items():
         _check(layer_type, name, what)
-    _DESCRIBED[layer_type] = lambda layer: given
+    earlier = getattr(_DESCRIBED.get(layer_type), "mapping", {})
+    _DESCRIBED[layer_type] = _Mapped({**earlier, **given}, frozenset(given))
+
+
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """A user's mappings for a class as a description: the newest, and of earlier ones what the layer has (not a typo)."""
+
+    mapping: Description
+    newest: frozenset[str]
+
+    def __call__(self, layer: Any) -> Description:
+        return {
+            name: what
+            for name, what in self.mapping.items()
+            if name in self.newest or hasattr(layer, name.partition(".")[0])
+        }
 
 
 def _check(cls: type, name: str, what: object, layer: nn.Module | None = None) -> None:
@@ -218,13 +241,18 @@ def is_users(function: Describe) -> bool:
     return function not in _OURS
 
 
-def registration(name: str, owner: str, layer: str) -> str:
-    """The line that describes it: by its layer, or where that is a list of parameters by the layer that has the list."""
-    own = name.rpartition(".")[2]
+def registration(params: Mapping[str, str], owner: str, layer: str) -> str:
+    """The line that describes parameters of one layer, by their names in it, each by the Python text of its Param; where the
+    layer is a list of parameters, the line is for the layer that has the list.
+    """
     if layer in ("ParameterList", "ParameterDict"):
         whose, _, kept = owner.rpartition(".")
-        own, layer = f"{kept}.{own}", f"type(model.{whose})" if whose else "type(model)"
-    return f"nm.register_layer({layer}, {{{own!r}: nm.Param(…)}})"
+        params = {f"{kept}.{own}": param for own, param in params.items()}
+        layer = f"type(model.{whose})" if whose else "type(model)"
+    texts = {*params.values()}
+    if len(params) > 1 and len(texts) == 1:
+        return f"nm.register_layer({layer}, dict.fromkeys({tuple(params)}, {texts.pop()}))"
+    return f"nm.register_layer({layer}, {{{', '.join(f'{own!r}: {param}' for own, param in params.items())}}})"
 
 
 def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:

@@ -1,0 +1,398 @@
+"""Fourier kernels in layers that nobody described: recognised by what the layer does with plane waves, and by how it draws.
+
+Most published FNO code has its own spectral convolution, with kernels ``scale * torch.rand(in, out, modes…)`` and
+``scale = 1 / (in * out)``. Such a kernel is scaled without a registration only if two proofs hold:
+
+* *Behaviour*, of the same layer built small. The answer to a plane wave in one input channel depends only on the kernel's
+  entries at that channel and at the wave's number, and an output channel only on its own entries. The output is affine in
+  the kernel. A wave stays a wave of its number. The gain is the same in a wider layer and in a layer of more modes.
+* *Initial values*: they are uniform on [0, 1/(in·out)), in the model and in the layers that were built.
+
+If only one holds, :func:`~neuralop_mup.core.width_dims.assign_roles` raises an error with the line to write. The model
+itself never runs.
+"""
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from neuralop_mup.core.arguments import is_size, plain_attributes, solve_arguments
+from neuralop_mup.core.describe_model import ParameterInfo
+from neuralop_mup.core.layers.registry import UNKNOWN, Param
+from neuralop_mup.core.rebuild import build_or_none, build_to_compare
+from neuralop_mup.core.rules import default_std
+
+# In the row of a kernel that was recognised.
+RECOGNISED = "recognised by plane waves and initial values"
+# Sizes of the layers that are built: small enough to take milliseconds in three dimensions.
+_WIDTH, _MODES = 8, 4
+# What rounding leaves of an entry that a wave does not move, relative to the largest.
+_TINY = 1e-4
+
+_SAMPLE = 65536  # a kernel may hold a billion numbers
+
+Axes = tuple[str, ...]
+Entry = tuple[int, ...]
+# A dimension of a parameter.
+Dim = tuple[str, int]
+
+
+class _NotTestable(Exception):
+    """The layer cannot be built at a size, or does not take an input."""
+
+
+def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str, ParameterInfo]:
+    """Describe the Fourier kernels that no description covers, where both proofs hold.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The bare model, as it was constructed. It stays as it is, and so does the state of the random numbers.
+    found : mapping
+        What :func:`~neuralop_mup.core.describe_model.describe_model` found in it.
+
+    Returns
+    -------
+    dict of str to ParameterInfo
+        The same. A kernel has its description and ``recognised``; where only one proof holds it has a ``proposal``.
+    """
+    result, tensors = dict(found), dict(model.named_parameters())
+    tested: dict[Any, dict[str, tuple[Axes, str]]] = {}
+    for name, info in found.items():
+        p = tensors[name].detach()
+        if info.param.init != UNKNOWN or info.frozen or not _may_be_kernel(p):
+            continue
+        layer = model.get_submodule(info.owner)
+        key = (*_choices(layer), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
+        if key not in tested:
+            tested[key] = _test(layer)
+        axes, init = tested[key].get(name.rpartition(".")[2], ((), ""))
+        if axes and init == "positive" and is_positive(p, axes):
+            result[name] = replace(info, param=Param("spectral", axes, init), recognised=True)
+        elif axes or (guess := _guess_axes(p)):
+            text = proposal(axes, init) if axes else proposal(guess, "positive")
+            result[name] = replace(info, proposal=text, acts_as_kernel=bool(axes))
+    return result
+
+
+def _choices(layer: nn.Module) -> tuple[Any, ...]:
+    """What distinguishes a layer from others of its class, apart from sizes: flags, functions, and types of children."""
+    flags = {key: str(value) for key, value in plain_attributes(layer).items() if not is_size(value)}
+    functions = {
+        key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
+        for key, value in vars(layer).items()
+        if callable(value)
+    }
+    return (*flags.items(), *functions.items(), *map(type, layer.modules()))
+
+
+def proposal(axes: Axes, init: str) -> str:
+    """Return the Python text of a kernel's description; ``init`` is empty where it is not known."""
+    return f"nm.Param('spectral', {axes}, {repr(init) if init else 'init=…'})"
+
+
+def _may_be_kernel(p: torch.Tensor) -> bool:
+    """Complex numbers, or pairs of real ones, with two axes of channels and one to three of modes."""
+    return p.numel() > 0 and (p.is_complex() or p.shape[-1:] == (2,)) and 1 <= _n_modes_axes(p) <= 3
+
+
+def _n_modes_axes(p: torch.Tensor) -> int:
+    return p.ndim - 2 - (not p.is_complex())
+
+
+# ---------------------------------------------------------------------------------------------------- initial values
+
+
+def is_positive(p: torch.Tensor, axes: Axes) -> bool:
+    """Whether numbers look uniform on [0, 1/(in·out)): inside, and with the moments up to six standard errors."""
+    if p.is_meta:
+        return False
+    parts = torch.view_as_real(p) if p.is_complex() else p
+    sample = parts.reshape(-1, 2)[:: max(1, p.numel() // _SAMPLE)].flatten()
+    unit = sample * math.prod(n for kind, n in zip(axes, p.shape, strict=True) if kind in ("in", "out"))
+    n = unit.numel()
+    least, most = float(unit.min()), float(unit.max())
+    if least < 0 or not 1 - 20 / n < most <= 1 + 1e-5:
+        return False
+    from_mean = float(unit.mean()) - 1 / 2
+    from_square = float(unit.square().mean()) - 1 / 3
+    deviations = 6 / n**0.5
+    return abs(from_mean) < deviations * 12**-0.5 and abs(from_square) < deviations * (4 / 45) ** 0.5
+
+
+def _guess_axes(p: torch.Tensor) -> Axes:
+    """The first two axes for which the numbers look uniform on [0, 1/(in·out)), as ``in`` and ``out``; none if none are."""
+    n = _n_modes_axes(p) + 2
+    for i, j in itertools.combinations(range(n), 2):
+        axes = ["modes_single"] * n + ["pair"] * (not p.is_complex())
+        axes[i], axes[j] = "in", "out"
+        if is_positive(p, tuple(axes)):
+            return tuple(axes)
+    return ()
+
+
+def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
+    """The word for a kernel's initialization that holds at all sizes; empty if none does."""
+    if all(is_positive(p, axes) for p in drawn):
+        return "positive"
+    for word in ("mean_fan", "fan_out"):
+        ratios = []
+        for p in drawn:
+            fan_in, fan_out = p.shape[axes.index("in")], p.shape[axes.index("out")]
+            std = default_std(word, fan_in, fan_out) / (2**0.5 if "pair" in axes else 1)
+            ratios.append(float(p.abs().square().mean().sqrt()) / std)
+        if all(abs(ratio - 1) < 4 / p.numel() ** 0.5 for ratio, p in zip(ratios, drawn, strict=True)):
+            return word
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------ layers of other sizes
+
+
+def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
+    """Axes and initialization of each parameter of a layer that acts as a Fourier kernel does, in layers built from it."""
+    names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
+    n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
+    arguments = _arguments_of(layer) if len(n_axes) == 1 else None
+    if arguments is None:
+        return {}
+    with _isolated():
+        maker = _Maker(layer, arguments, names)
+        grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves all modes, also more of them
+        for last in (False, True):
+            with suppress(_NotTestable):
+                if found := _kernels(maker, partial(_Waves, names=names, grid=grid, last=last)):
+                    return found
+    return {}
+
+
+def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
+    """Constructor arguments that give a layer of the same shapes and the same choices."""
+    for arguments in solve_arguments(layer, partial(build_or_none, type(layer))):
+        again = build_or_none(type(layer), arguments)
+        if again is not None and _choices(again) == _choices(layer):
+            return arguments
+    return None
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Leave the caller's settings out, and no trace."""
+    with build_to_compare(), torch.device("cpu"), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class _Maker:
+    """Builds a layer at other sizes.
+
+    Attributes
+    ----------
+    effects : dict of str to set
+        The arguments that are sizes of the kernels, and the dimensions that each of them changes.
+    """
+
+    def __init__(self, layer: nn.Module, arguments: Mapping[str, Any], names: Sequence[str]) -> None:
+        self._class, self._arguments = type(layer), arguments
+        own = {name: layer.get_parameter(name).shape for name in names}
+        self.effects: dict[str, set[Dim]] = {}
+        for key in [key for key, value in arguments.items() if is_size(value)]:
+            changed = self._changed(own, key)
+            if changed:
+                self.effects[key] = changed
+        self._small = {key: _MODES if "mode" in key.lower() else _WIDTH for key in self.effects}
+
+    def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
+        """Dimensions that are larger if one is added to an argument."""
+        again = build_or_none(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
+        other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
+        if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
+            return set()
+        return {(name, a) for name, shape in own.items() for a, n in enumerate(shape) if n != other[name][a]}
+
+    def small(self) -> nn.Module:
+        return self._build({})
+
+    def wider(self, keys: Sequence[str]) -> nn.Module:
+        return self._build(dict.fromkeys(keys, 2 * _WIDTH))
+
+    def finer(self, keys: Sequence[str]) -> nn.Module:
+        return self._build({key: self._small[key] + 2 for key in keys})
+
+    def _build(self, sizes: Mapping[str, int]) -> nn.Module:
+        given = dict(self._arguments)
+        for key, size in {**self._small, **sizes}.items():
+            given[key] = _resized(given[key], 0, size)
+        layer = build_or_none(self._class, given, "cpu")
+        if layer is None:
+            raise _NotTestable
+        return layer.eval()
+
+
+def _resized(value: Any, times: int, more: int) -> Any:
+    """A size, or each in a list or tuple, so many times as large and so much larger."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resized(item, times, more) for item in value)
+    return times * value + more
+
+
+def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[str, tuple[Axes, str]]:
+    """Parameters that act as Fourier kernels in a small layer, grow as their axes say, and have one gain at all sizes."""
+    first = maker.small()
+    waves = waves_of(first)
+    axes = {name: own for name in waves.kernels if (own := waves.axes_of(name))}
+    if not axes or not waves.is_affine() or not waves.keeps_waves():
+        return {}
+    kinds = {key: {axes[name][a] for name, a in dims if name in axes} for key, dims in maker.effects.items()}
+    kinds = {key: grown for key, grown in kinds.items() if grown}
+    of_width = [key for key, grown in kinds.items() if grown <= {"in", "out"}]
+    of_modes = [key for key, grown in kinds.items() if grown <= {"modes", "modes_single"}]
+    if not of_width or not of_modes or len(of_width) + len(of_modes) < len(kinds):
+        return {}
+    others = [maker.wider(of_width), maker.finer(of_modes)]
+    gains = [waves.gains(), *(waves_of(other).gains() for other in others)]
+    drawn = [first, *others, maker.wider([key for key in of_width if kinds[key] == {"out"}])]
+    found = {}
+    for name, own in axes.items():
+        at_sizes = [gain[name] for gain in gains]
+        if max(at_sizes) < 1.001 * min(at_sizes):
+            found[name] = own, _init_of([layer.get_parameter(name).detach() for layer in drawn], own)
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------- plane waves
+
+
+@dataclass
+class _Waves:
+    """A layer whose kernels hold random numbers, and how its answers to plane waves depend on each of these."""
+
+    layer: nn.Module
+    names: Sequence[str]
+    grid: tuple[int, ...]
+    last: bool  # whether channels are the last axis of its input
+
+    def __post_init__(self) -> None:
+        self._random = torch.Generator().manual_seed(0)
+        self.kernels = {name: self._normal_like(self.layer.get_parameter(name)).requires_grad_() for name in self.names}
+        widths = {n for p in self.kernels.values() for n in p.shape}
+        self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
+        # A real field has each wave once with a positive last number.
+        self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
+        self._moved: dict[Any, dict[str, torch.Tensor]] = {}
+
+    def _normal_like(self, p: torch.Tensor) -> torch.Tensor:
+        parts = torch.randn(*p.shape, *([2] if p.is_complex() else []), generator=self._random)
+        return torch.view_as_complex(parts) if p.is_complex() else parts
+
+    def wave(self, k: tuple[int, ...], phase: float = 0.7) -> torch.Tensor:
+        terms = [2 * math.pi * number / n * torch.arange(n) for number, n in zip(k, self.grid, strict=True)]
+        return torch.cos(phase + torch.stack(torch.meshgrid(*terms, indexing="ij")).sum(0))
+
+    def in_channel(self, field: torch.Tensor, channel: int, channels: int) -> torch.Tensor:
+        x = torch.zeros(1, channels, *self.grid)
+        x[0, channel] = field
+        return x
+
+    def answer(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """What the layer makes of an input, both with channels first; its kernels are multiplied by ``scale``."""
+        kernels = {name: p * scale for name, p in self.kernels.items()}
+        try:
+            y = functional_call(self.layer, kernels, (x.movedim(1, -1) if self.last else x,))
+            y = y.movedim(-1, 1) if self.last else y
+        except Exception as error:  # whatever the layer raises about an input that it does not take
+            raise _NotTestable from error
+        if y.shape[2:] != self.grid or y.is_complex():
+            raise _NotTestable
+        return y
+
+    def moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
+        """How much each entry of each kernel counts in an output channel, if the input is a wave in one channel."""
+        key = (k, channel, out)
+        if key not in self._moved:
+            y = self.answer(self.in_channel(self.wave(k), channel, self.channels))
+            if out >= y.shape[1]:
+                raise _NotTestable
+            onto = self.in_channel(self.wave(k, 0.3), out, y.shape[1])
+            kernels = list(self.kernels.values())
+            grads = torch.autograd.grad((y * onto).sum(), kernels, materialize_grads=True)
+            sizes = [g.abs() if g.is_complex() else g.abs().amax(-1) for g in grads]
+            self._moved[key] = dict(zip(self.kernels, sizes, strict=True))
+        return self._moved[key]
+
+    def gains(self) -> dict[str, float]:
+        """The largest that an entry of each kernel counts."""
+        return {name: max(float(self.moved(signs)[name].max()) for signs in self.signs) for name in self.names}
+
+    def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[Entry]:
+        """The entries of a kernel that count."""
+        hits = self.moved(k, channel, out)[name] > _TINY * self.gains()[name]
+        return [tuple(entry) for entry in torch.nonzero(hits).tolist()]
+
+    def axes_of(self, name: str) -> Axes:
+        """Kinds of a kernel's axes, if it does to waves what a Fourier kernel does; empty if not."""
+        p, n = self.kernels[name], len(self.grid)
+        seen = [signs for signs in self.signs if self.entries(name, signs)]
+        both = [len({signs[j] for signs in seen}) == 2 for j in range(n)]
+        if not seen or len(seen) != 2 ** sum(both):
+            return ()
+        first, ends = seen[0], (0, 1, self.channels - 1)
+        of_in = {i: self.entries(name, first, i, 0) for i in ends}
+        of_out = {o: self.entries(name, first, 0, o) for o in ends}
+        kinds = {_numbered_axis(of_in): "in", _numbered_axis(of_out): "out"}
+        for j in range(n):
+            signs = (1, -1) if both[j] else (first[j],)
+            numbers = [sign * k for sign in signs for k in (1, 2, _MODES - 1)]
+            beyond = (_WIDTH + 1) * first[j]  # more than any axis holds
+            along = {k: self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond)}
+            if along.pop(beyond):
+                return ()
+            kinds[_axis_of(along)] = "modes" if both[j] else "modes_single"
+        if {*kinds} != {*range(n + 2)}:
+            return ()
+        return (*(kinds[a] for a in range(n + 2)), *([] if p.is_complex() else ["pair"]))
+
+    def is_affine(self) -> bool:
+        """Whether the output is affine in the kernels: not, say, in their logarithms or products."""
+        x = torch.randn(1, self.channels, *self.grid, generator=self._random)
+        with torch.no_grad():
+            none, plus, minus = (self.answer(x, scale) for scale in (0.0, 1.0, -1.0))
+        bend, size = (plus + minus - 2 * none).abs().max(), (plus - minus).abs().max()
+        return bool(bend < 1e-3 * size)
+
+    def keeps_waves(self) -> bool:
+        """Whether what the kernels add to the answer to a wave is a wave of the same number."""
+        for signs in self.signs:
+            k = (*signs[:-1], 2)
+            x = self.in_channel(self.wave(k), 0, self.channels)
+            with torch.no_grad():
+                added = (self.answer(x) - self.answer(x, 0.0))[0]
+            energy = torch.fft.fftn(added, dim=tuple(range(1, added.ndim))).abs().square().sum(0)
+            at_k = energy[k] + energy[tuple(-number for number in k)]
+            if at_k < 0.999 * energy.sum():
+                return False
+        return True
+
+
+def _axis_of(found: Mapping[int, list[Entry]]) -> int:
+    """The one axis that tells apart which entries count for different waves or channels, one entry each; -1 if none does."""
+    entries = [own[0] for own in found.values() if len(own) == 1]
+    if len(entries) < len(found) or len({*entries}) < len(found):
+        return -1
+    differing = [a for a, numbers in enumerate(zip(*entries, strict=True)) if len({*numbers}) > 1]
+    return differing[0] if len(differing) == 1 else -1
+
+
+def _numbered_axis(found: Mapping[int, list[Entry]]) -> int:
+    """That axis if it is numbered as the channels are; -1 if not."""
+    a = _axis_of(found)
+    return a if a >= 0 and all(own[0][a] == i for i, own in found.items()) else -1
