@@ -59,6 +59,11 @@ def _parameters(cls: type) -> list[inspect.Parameter]:
     return list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
 
 
+def defaults_of(cls: type) -> dict[str, Any]:
+    """Return the constructor's defaults by argument, where there are any."""
+    return {p.name: p.default for p in _parameters(cls) if p.default is not p.empty}
+
+
 def keeps_arguments(module: nn.Module) -> bool:
     """Whether this is a whole model of neuralop or PhysicsNeMo, which are known by what they keep."""
     return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in KEPT for cls in type(module).__mro__)

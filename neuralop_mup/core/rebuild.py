@@ -23,6 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from neuralop_mup.core.arguments import (
     constructor_arguments,
+    defaults_of,
     is_size,
     keeps_all_arguments,
     keeps_arguments,
@@ -61,14 +62,24 @@ def is_built_to_compare() -> bool:
 
 @dataclass(frozen=True)
 class RebuildableModel:
-    """A model that can be built again: its name in the whole model, its arguments, the whole model's kernels, and those of
-    the arguments that were solved from its shapes.
+    """A model that can be built again at other sizes.
+
+    Attributes
+    ----------
+    name, model : str, torch.nn.Module
+        The model, and its name in the whole model.
+    arguments : mapping
+        Its constructor arguments.
+    described : mapping of str to ParameterInfo
+        The whole model's parameters.
+    solved : sequence of str
+        Arguments that were solved from its shapes.
     """
 
     name: str
     model: nn.Module
     arguments: Mapping[str, Any]
-    of_whole: Sequence[str]
+    described: Mapping[str, ParameterInfo]
     solved: Sequence[str] = ()
 
     @property
@@ -78,7 +89,11 @@ class RebuildableModel:
     @property
     def kernels(self) -> list[str]:
         """Its own kernels, by their names in it."""
-        return [name.removeprefix(self.prefix) for name in self.of_whole if name.startswith(self.prefix)]
+        return [
+            name.removeprefix(self.prefix)
+            for name, info in self.described.items()
+            if (info.param.role == "spectral" or info.proposal) and name.startswith(self.prefix)
+        ]
 
     @property
     def called_widths(self) -> list[str]:
@@ -93,23 +108,70 @@ class RebuildableModel:
         called = self.called_widths
         if keeps_arguments(self.model):  # where other words are of one's own subclass
             return [key for key in called if key in _THEIRS or self._is_widened([key])]
-        return [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else [])
+        if found := [key for key in called if self._is_widened([key])] or (called if self._is_widened(called) else []):
+            return found
+        others = [key for key, value in self.arguments.items() if isinstance(value, Integral) and self._widens_kernels(key)]
+        return others if len(others) == 1 else []
+
+    def _widens_kernels(self, key: str) -> bool:
+        """Whether the channels of all kernels grow with an argument, and no kernel's modes."""
+        effects = {name: dims for name, dims in self._effects(key).items() if name in self.kernels}
+        infos = [(self.described[self.prefix + name], a) for name, dims in effects.items() for a in dims]
+        if key in _DATA or key in _MODES or not self.kernels or effects.keys() != {*self.kernels}:
+            return False
+        is_factor = min(info.tensor_shape[a] for info, a in infos) >= _FACTOR * self.arguments[key]
+        return not is_factor and {info.param.axes[a] for info, a in infos} <= {"in", "out"}
+
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """Arguments whose stored number the constructor derives from the default, as ``mlp_dim or 4 * width``, and the
+        default: with it the model has the same shapes.
+        """
+        found: dict[str, Any] = {}
+        defaults = {} if keeps_arguments(self.model) else defaults_of(type(self.model))
+        # One default may follow from another argument, so the last ones come first.
+        for key, default in reversed(defaults.items()):
+            own = self.arguments.get(key)
+            is_other = key not in self.solved and is_size(own) and _as_tuples(own) != _as_tuples(default)
+            if is_other and self._effects(key, **found) and not self._changed_by({**found, key: default}):
+                found[key] = default
+        return found
+
+    def _effects(self, key: str, **others: Any) -> dict[str, set[int]]:
+        """Dimensions of each parameter that change if an argument is doubled."""
+        return self._changed_by({**others, key: _times(self.arguments[key], 2, key)})
+
+    def _changed_by(self, overrides: Mapping[str, Any]) -> dict[str, set[int]]:
+        with suppress(MupError):
+            other = construct(lambda: self._built({**self.arguments, **overrides}), "It")
+            shapes = {name: p.shape for name, p in other.named_parameters()}
+            own = {name: p.shape for name, p in self.model.named_parameters()}
+            if shapes.keys() == own.keys() and all(len(shapes[name]) == len(shape) for name, shape in own.items()):
+                pairs = {name: enumerate(zip(shape, shapes[name], strict=True)) for name, shape in own.items()}
+                found = {name: {a for a, (n, m) in dims if n != m} for name, dims in pairs.items()}
+                return {name: dims for name, dims in found.items() if dims}
+        return {"": set()}
 
     @property
     def doubtful_widths(self) -> dict[str, str]:
-        """Arguments that are called a width and are none of the kernels → a parameter between a dimension of that size and
-        one that grows.
+        """Arguments that may be a width and do not grow with the kernels, and a parameter between such a dimension and one
+        that grows.
+
+        An inner width is first written by a layer and then read by another; channels of the data are read first. Both
+        layers' other channels grow.
         """
         if keeps_arguments(self.model) or not self.widths:
             return {}
-        own, wider = dict(self.model.named_parameters()), self.probes["width"]
-        pairs = {name: list(zip(p.shape, wider.get(name, p.shape), strict=True)) for name, p in own.items()}
-        found = {}
-        for key in set(self.called_widths).difference(self.widths):
-            size = self.arguments[key]
-            between = (n for n, dims in pairs.items() if any(a != b for a, b in dims) and (size, size) in dims)
-            if (name := next(between, None)) is not None:
-                found[key] = name
+        wider, found = self.probes["width"], {}
+        own = {name: p.shape for name, p in self.model.named_parameters()}
+        grows = {n: {a for a, (x, y) in enumerate(zip(s, wider.get(n, s), strict=True)) if x != y} for n, s in own.items()}
+        for key, value in self.arguments.items():
+            is_other = key not in (*self.widths, *self.derived, *_MODES, *_DATA) and is_size(value)
+            effects = self._effects(key, **self.derived) if is_other else {}
+            dims = [(name, a) for name, axes in effects.items() if grows.get(name) for a in axes - grows[name]]
+            kinds = [self.described[self.prefix + name].param.axes[a] for name, a in dims]
+            if dims and (key in WIDTHS or (kinds[0] == "out" and "in" in kinds)):
+                found[key] = dims[0][0]
         return found
 
     def _is_widened(self, keys: Sequence[str]) -> bool:
@@ -132,13 +194,12 @@ class RebuildableModel:
         return {what: _probe(self, given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
 
     def built(self, **overrides: Any) -> nn.Module:
-        """A model of the same class from its arguments and overrides, on the meta device if it can be."""
+        """Return a model of the same class from its arguments and overrides, on the meta device if possible."""
+        arguments = {**self.arguments, **self.derived, **overrides}
+        return construct(lambda: self._built(arguments), f"{type(self.model).__name__} with {overrides}")
 
-        def build() -> nn.Module:
-            arguments = {**self.arguments, **overrides}
-            return type(self.model)(**{key: _copied(value) for key, value in arguments.items()})
-
-        return construct(build, f"{type(self.model).__name__} with {overrides}")
+    def _built(self, arguments: Mapping[str, Any]) -> nn.Module:
+        return type(self.model)(**{key: _copied(value) for key, value in arguments.items()})
 
 
 def _copied(given: Any) -> Any:
@@ -212,17 +273,20 @@ def _weights_on_meta() -> Iterator[None]:
         handle.remove()
 
 
-def find_parts(model: nn.Module, kernels: Sequence[str], base: Any) -> list[RebuildableModel]:
-    """The outermost models that hold kernels, keep their arguments and say how wide they are; it may be the model itself."""
+def find_parts(model: nn.Module, described: Mapping[str, ParameterInfo], base: Any) -> list[RebuildableModel]:
+    """Return the outermost models that hold kernels, keep their arguments and have a width; maybe the model itself."""
+    kernels = [name for name, info in described.items() if info.param.role == "spectral" or info.proposal]
     overrides = base if isinstance(base, Mapping) else {}
     builds_base = base is None or isinstance(base, Mapping)
     parts: list[RebuildableModel] = []
     for name, module in model.named_modules():
-        part = RebuildableModel(name, module, constructor_arguments(module) or {}, kernels)
+        part = RebuildableModel(name, module, constructor_arguments(module) or {}, described)
         is_meant = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
         is_inside = any(part.prefix.startswith(outer.prefix) for outer in parts)
         part = part if is_inside else _with_solved_arguments(part, builds_base, is_meant)
-        if is_inside or not part.arguments or (name and not part.kernels) or not (part.called_widths or is_meant):
+        if is_inside or not part.arguments or (name and not part.kernels):
+            continue
+        if not (part.called_widths or is_meant or (not keeps_arguments(module) and part.widths)):
             continue
         if not (changed := _changed(part)):
             parts += [part] if is_meant or part.widths else []
@@ -288,14 +352,23 @@ def _warn_of_what_stays(model: nn.Module, parts: Sequence[RebuildableModel], ove
                 f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}, and nothing tells whether it "
                 "grows with it: it is left as it is. If it grows, give a base of another width, base=lambda: …, or let a "
                 "class of your own keep each argument of its constructor, the width by a usual name (self.width = width)."
+                f"{_arguments_that_change(model, name, part.described)}"
             )
         for key, name in part.doubtful_widths.items():
             if key not in overrides:
                 _warn(
-                    f"{key} = {sizes[key]} of {type(part.model).__name__} widens no kernel, and {part.prefix + name!r}, "
-                    f"which grows with {part.widths[0]}, has a dimension of that size: it is the same at base. If {key} "
-                    f"grows with the model, say what it is at base, base={{{part.widths[0]!r}: …, {key!r}: …}}."
+                    f"{key} = {part.arguments[key]} of {type(part.model).__name__} stays the same at base, although "
+                    f"{part.prefix + name!r} grows with {part.widths[0]} in its other dimension. If {key} grows with the "
+                    f"model, write its size at base: base={{{part.widths[0]!r}: …, {key!r}: …}}."
                 )
+
+
+def _arguments_that_change(model: nn.Module, name: str, described: Mapping[str, ParameterInfo]) -> str:
+    """A sentence with the line to write, if the model can be built again and arguments change the shape of a parameter."""
+    whole = RebuildableModel("", model, constructor_arguments(model) or {}, described)
+    sizes = [key for key, value in whole.arguments.items() if key not in _DATA and is_size(value)]
+    keys = [key for key in sizes if name in whole._effects(key)] if not _changed(whole) else []
+    return f" It changes with {', '.join(keys)}: base={{{keys[0]!r}: …}}." if keys else ""
 
 
 def _warn(told: str) -> None:
@@ -471,8 +544,7 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     MupError
         If it cannot be built or read, or differs from the model in more than sizes.
     """
-    kernels = [name for name, info in found.items() if info.param.role == "spectral" or info.proposal]
-    parts = find_parts(model, kernels, base)
+    parts = find_parts(model, found, base)
     if isinstance(base, (str, os.PathLike)):
         shapes, ours = load_shapes(base)
         return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)

@@ -17,11 +17,10 @@ from support.errors import refused
 
 
 class Around(nn.Module):
-    """Layers as wide as an FNO, before and after it. It keeps its width under an unknown name."""
+    """Layers as wide as an FNO, before and after it. It does not keep its width."""
 
     def __init__(self, c):
         super().__init__()
-        self.c = c
         self.encode, self.mix, self.decode = nn.Linear(1, c), nn.Linear(c, c), nn.Linear(c, 1)
         self.fno = FNO((8,), c, c, c, n_layers=1)
 
