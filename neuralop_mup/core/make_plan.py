@@ -38,7 +38,7 @@ def make_plan(
     found = recognise(model, describe_model(model))
     known = read_base(model, found, base)
     found = infer_width_dims(found, known, name, type(model).__name__)
-    if known.is_reference and name != "standard":
+    if base is None and name == DEFAULT_RULE:
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}
     probes = "".join(f", and against {what}, on the meta device" for what in known.probes)

@@ -48,7 +48,7 @@ def parametrize(
     """Put a freshly constructed model into maximal update parametrization, in place.
 
     Weights are rescaled from the default initialisation; forward, class and ``state_dict`` keys stay as they are. At base
-    shapes nothing changes, bit for bit; but at the reference size kernels start at a tenth (see ``init_mult``). Build the
+    shapes nothing changes, bit for bit; only without a base kernels start at a tenth (see ``init_mult``). Build the
     optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
 
     A constructor may end with ``parametrize(self)``. What is built by it for comparison, as a base or at other sizes, is
@@ -78,11 +78,11 @@ def parametrize(
         True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
         attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
     init_mult : mapping, optional
-        Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried
-        to the target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole,
-        where ``spectral`` multiplies each factor of a factorized one. If ``kernel`` is not given it is 0.1 at the reference
-        size, which trains to lower errors (docs/evidence/optimizers.md), and 1 with any other base or ``rule="standard"``.
-        What does not grow takes none.
+        Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried to the
+        target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole, where
+        ``spectral`` multiplies each factor of a factorized one. The default of ``kernel`` is 0.1 without a base and with the
+        default rule, because this trains to lower errors (docs/evidence/optimizers.md), and 1 otherwise. Multipliers do not
+        affect what does not grow.
     **unknown
         Refused, with the name that is nearest.
 

@@ -423,12 +423,6 @@ def _each(value: Any, to: Callable[[Any], Any]) -> Any:
     return type(value)([_each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
 
 
-def _is_reference(part: RebuildableModel, sizes: Mapping[str, Any]) -> bool:
-    return bool(part.widths) and all(
-        _as_tuples(sizes.get(key)) == _as_tuples(value) for key, value in reference_sizes(part).items()
-    )
-
-
 def _as_tuples(value: Any) -> Any:
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
@@ -513,8 +507,6 @@ class Base:
         What it is, in words.
     probes : mapping of str to mapping
         By what was made larger, such as "FNO of twice the width", the shapes of all its parameters then.
-    is_reference : bool
-        Whether it has the reference size.
     is_file, by_mup : bool
         Whether it is a file, and one of mup's, whose shapes are those of tensors, not of the active modes.
     """
@@ -522,7 +514,6 @@ class Base:
     shapes: Mapping[str, Sequence[int | None]]
     source: str
     probes: Mapping[str, Mapping[str, tuple[int, ...]]]
-    is_reference: bool = False
     is_file: bool = False
     by_mup: bool = False
 
@@ -551,7 +542,6 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     if base is None or isinstance(base, Mapping):
         overrides = [reference_sizes(part) if base is None else _check_overrides(part, base) for part in parts]
         models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
-        sizes = [{**part.arguments, **own} for part, own in zip(parts, overrides, strict=True)]
         words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
         source = ("the reference size: " if base is None else "") + (", ".join(words) or "the model's own size")
         if solved := [f"{key} = {part.arguments[key]}" for part in parts for key in part.solved]:
@@ -565,15 +555,14 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
             )
         models, source = {"": given}, "the base model"
         theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
-        sizes = [theirs.get(part.name, {}) for part in parts]
-        for part, at_base in zip(parts, sizes, strict=True):
+        for part in parts:
+            at_base = theirs.get(part.name, {})
             # Channels between the whole model and a part may grow; those of the data may not.
             between = _DATA if part.name else ()
             for key in (part.arguments.keys() & at_base.keys()).difference(between):
                 _check_choice(part, key, at_base[key])
-    is_reference = bool(parts) and all(map(_is_reference, parts, sizes))
     # What lies outside of the parts that were built is as in the model.
     infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
     for prefix, module in models.items():
         infos |= describe_model(module, prefix)
-    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts), is_reference)
+    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts))

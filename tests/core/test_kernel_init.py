@@ -1,4 +1,4 @@
-"""``init_mult["kernel"]``: the initial size of Fourier kernels, which is small at the reference size."""
+"""``init_mult["kernel"]``: the initial size of Fourier kernels, which is small without a base."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ import neuralop_mup as nm
 from neuralop_mup.lab.training import FNOs
 from support.cases import MODEL_CASES, PHYSICSNEMO_CASES
 from support.comparing import assert_same
+from support.models import KERNEL
 
 SMALL = {"kernel": 0.1}
 
@@ -40,6 +41,22 @@ def test_at_the_reference_size_only_kernels_change():
     assert {group["lr"] for group in nm.MuAdam(model, lr=3e-3).param_groups} == {3e-3}
     for settings in ({"init_mult": {"kernel": 1}}, {"rule": "standard"}):
         assert_same(nm.parametrize(fno(), **settings), plain)
+
+
+@pytest.mark.parametrize("form", ["mapping", "model", "function", "file"])
+def test_a_base_of_the_reference_size_is_as_any_other(form, tmp_path):
+    """Base n_modes of 14, 16 and 18 gave kernels × 0.78, × 0.081 and × 0.83."""
+    mults = []
+    for n in (14, 16, 18):
+        base = fno((n, n))
+        nm.save_base_shapes(base, tmp_path / "base.yaml")
+        forms = {"model": base, "function": lambda n=n: fno((n, n)), "file": tmp_path / "base.yaml"}
+        base = forms.get(form, {"n_modes": (n, n), "hidden_channels": 32})
+        mults.append(nm.summary(nm.parametrize(fno((32, 32)), base, "log-modes"))[KERNEL].init_mult)
+    # κ = √(log K_base / log K): log 7 = 1.9459, log 8 = 2.0794, log 9 = 2.1972, log 16 = 2.7726.
+    assert mults == pytest.approx([0.8378, 0.8660, 0.8902], abs=1e-4)
+    without = nm.summary(nm.parametrize(fno((32, 32)), rule="log-modes"))
+    assert without[KERNEL].init_mult == pytest.approx(0.8660, abs=1e-4) and without.init_mult == {}
 
 
 def test_a_model_below_the_reference_size_raises_no_warning(recwarn):
