@@ -42,6 +42,8 @@ class MupShape(InfShape):
         Number of parameters, but those that their layers freeze, in the plan that this one belongs to.
     frozen : bool
         Whether its layer's own constructor freezes this one.
+    divisor : float
+        What the forward pass of mup's readout divides by: ``width_mult()`` of this shape. 1 for all other parameters.
     """
 
     def __new__(cls, axes: Sequence[str], shape: Sequence[int], base_shape: Sequence[int], *_: float):
@@ -57,20 +59,25 @@ class MupShape(InfShape):
         sgd_lr: float = 1.0,
         of: int = 1,
         frozen: bool = False,
+        divisor: float = 1.0,
     ) -> None:
         InfShape.__init__(self, self)  # it passes its first argument on to tuple.__init__
-        self.axes, self.adam_lr, self.sgd_lr, self.of, self.frozen = tuple(axes), adam_lr, sgd_lr, of, frozen
+        self.axes, self.adam_lr, self.sgd_lr, self.of = tuple(axes), adam_lr, sgd_lr, of
+        self.frozen, self.divisor = frozen, divisor
 
     def ninf(self) -> int:
         """mup's class: 2 = "matrix-like" (both optimizers divide the lr), 0 = "fixed" (neither touches it).
 
-        mup's "vector-like" class, 1, is never needed: what it does follows from the two ratios below.
+        mup's "vector-like" class, 1, is that of its readouts (MuAdam leaves the lr, MuSGD multiplies it). Other parameters
+        do not need it: what it does follows from the two ratios below.
         """
+        if self.divisor != 1:
+            return 1
         return 0 if self.adam_lr == self.sgd_lr == 1 else 2
 
     def width_mult(self) -> float:
-        """What ``mup.MuAdam`` divides the learning rate by."""
-        return 1 / self.adam_lr
+        """What ``mup.MuAdam`` divides the learning rate by, and the forward pass of mup's readouts."""
+        return 1 / self.adam_lr if self.divisor == 1 else self.divisor
 
     def fanin_fanout_mult_ratio(self) -> float:
         """What ``mup.MuSGD`` divides the learning rate by."""
@@ -78,7 +85,7 @@ class MupShape(InfShape):
 
     def __reduce__(self):
         base = [d.dim if d.base_dim is None else d.base_dim for d in self]
-        return MupShape, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of, self.frozen)
+        return MupShape, (self.axes, self.shape(), base, self.adam_lr, self.sgd_lr, self.of, self.frozen, self.divisor)
 
 
 _MARK = "# Written by neuralop_mup: mode dimensions are the active modes.\n"

@@ -1,6 +1,7 @@
 """A model and its base become a plan: both are read once, and the rule says what each parameter is multiplied by."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -90,6 +91,10 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
     # A dense kernel that writes channels which do not grow is the readout, where the output has to start small.
     is_last = revision > 0 and param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
     m = multipliers("readout" if is_last else param.role, size, base_size, rule)
+    divisor = _growth(info) if param.divided and check_rule(rule) != "standard" else 1.0
+    if divisor != 1:  # the effective weight is w/r, so that w takes r in init and lr, r² under SGD
+        r_in = size.fan_in / base_size.fan_in
+        m = replace(m, init=m.init * r_in, adam_lr=m.adam_lr * r_in, sgd_lr=m.sgd_lr * r_in**2)
     # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
     why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
@@ -100,8 +105,15 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
         init_mult=m.init * init_mult,
         lr_mult=m.adam_lr,
         sgd_lr_mult=m.sgd_lr,
+        divisor=divisor,
         why=f"{why}; init_mult {init_mult:g}" if given else why,
     )
+
+
+def _growth(info: ParameterInfo) -> float:
+    """How much larger the channels of a parameter are than at base."""
+    sizes = zip(info.param.axes, info.shape, info.base_shape, strict=True)
+    return prod(n / b for kind, n, b in sizes if kind in ("in", "out"))
 
 
 def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:

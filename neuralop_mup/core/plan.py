@@ -48,6 +48,8 @@ class ParamPlan:
         Whether the layer's own constructor freezes it, or it was frozen and nothing of it grows.
     fixed : bool
         Whether nothing of it grows. It keeps its own initialization and the base rate, without multipliers of its role.
+    divisor : float
+        What the layer's forward pass divides its input by (``mup.MuReadout``); 1 for other layers.
     """
 
     name: str
@@ -68,6 +70,7 @@ class ParamPlan:
     lacking: bool = False
     frozen: bool = False
     fixed: bool = False
+    divisor: float = 1.0
 
     @property
     def tuned_as(self) -> str:
@@ -78,7 +81,8 @@ class ParamPlan:
         """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
         # mup writes sizes of what grows alone.
         axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
-        return MupShape(axes, self.shape, self.base_shape, self.lr_mult, self.sgd_lr_mult, of, self.frozen)
+        multipliers = self.lr_mult, self.sgd_lr_mult
+        return MupShape(axes, self.shape, self.base_shape, *multipliers, of, self.frozen, self.divisor)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """Models of the user: what grows in them is measured. Where it cannot be measured, an error reports the line to write."""
 
 import functools
+import pickle
 
+import mup
 import pytest
 import torch
+from mup import MuReadout, MuSharedReadout
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
 from torch import nn
@@ -362,3 +365,54 @@ def test_a_width_is_one_with_which_kernels_grow(build):
         own = plan[f"inner.{row.name}"]
         assert (own.base_shape, own.lr_mult, own.init_mult) == (row.base_shape, row.lr_mult, row.init_mult)
     assert all(row.lr_mult == 1 for row in plan if row.name.startswith("readout"))
+
+
+class WithMuReadout(nn.Module):
+    def __init__(self, width=64, readout=MuReadout):
+        super().__init__()
+        self.width, self.readout = width, readout
+        self.lift, self.conv, self.read = nn.Conv1d(1, width, 1), SpectralConv(width, width, (8,)), readout(width, 1)
+
+    def forward(self, x):
+        return self.read(torch.tanh(self.conv(self.lift(x))).movedim(1, -1)).movedim(-1, 1)
+
+
+def test_readouts_of_mup_are_not_scaled_twice():
+    """r = 64 / 16 = 4. The effective weight w/4 starts × 4^-1/2, so w × 2, and learns × 1/4, so w × 1. SGD: r² · 1/r = 4.
+
+    Under MuAdam, mup's MuAdam and MuSGD, and with nn.Linear, the output changes by the same.
+    """
+    plan = nm.summary(nm.parametrize(WithMuReadout(), base={"width": 16}))
+    row = plan["read.weight"]
+    assert (row.role, row.init_mult, row.lr_mult, row.sgd_lr_mult, row.divisor) == ("readout", 2, 1, 4, 4)
+    assert plan["read.bias"].init_mult == pytest.approx(2)  # drawn with std ∝ 1/√width
+    results, builds = {}, (nm.MuAdam, lambda m, lr: mup.MuAdam(m.parameters(), lr=lr), nm.MuSGD)
+    for readout in (MuReadout, nn.Linear):
+        for build in builds:
+            torch.manual_seed(0)
+            model = nm.parametrize(WithMuReadout(readout=readout), base={"width": 16}, rule="none")
+            x = torch.randn(4, 1, 16)
+            before = model(x)
+            optimizer = build(model, lr=1e-2)
+            before.square().mean().backward()
+            optimizer.step()
+            results.setdefault(build, []).extend([before.detach(), model(x).detach()])
+    for before, after, other_before, other_after in results.values():
+        torch.testing.assert_close(before, other_before)
+        torch.testing.assert_close(after, other_after)
+    standard = nm.parametrize(WithMuReadout(), base={"width": 16}, rule="standard")
+    assert standard.read.width_mult() == 1
+
+
+class WithSharedReadout(WithMuReadout):
+    def __init__(self, width=64):
+        super().__init__(width, nn.Linear)
+        self.embed = nn.Embedding(10, width)
+        self.classify = MuSharedReadout(self.embed.weight)
+
+
+def test_a_shared_readout_of_mup_is_its_embedding():
+    model = nm.parametrize(WithSharedReadout(), base={"width": 16})
+    assert "classify.weight" not in nm.summary(model) and model.classify.width_mult() == 4
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.classify.width_mult() == 4

@@ -6,7 +6,7 @@ some versions have are looked up by name.
 
 import neuralop.models
 
-from neuralop_mup.core.layers import kernels, neuralop_models, physicsnemo, pointwise, torch_layers  # noqa: F401
+from neuralop_mup.core.layers import kernels, mup_readouts, neuralop_models, physicsnemo, pointwise, torch_layers  # noqa: F401
 
 if hasattr(neuralop.models, "LocalNO"):  # neuralop leaves it out where torch_harmonics is missing
     from neuralop_mup.core.layers import sphere  # noqa: F401

@@ -49,6 +49,8 @@ class Param:
         For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
     frozen : bool, default False
         Whether the layer's own constructor freezes it.
+    divided : bool, default False
+        Whether the layer's forward pass divides its input by ``infshape.width_mult()``, as ``mup.MuReadout`` does.
     one_sign : bool, optional
         For a kernel whose ``init`` is a function: whether it draws numbers of one sign, whose mean is not zero. A sum over n
         channels then grows with n, not with √n, so the initialization gets one more factor 1/√r. If not given, only
@@ -71,6 +73,7 @@ class Param:
     rank_power: float | None = None
     frozen: bool = False
     draw: Callable[[torch.Tensor, float], Any] | None = None
+    divided: bool = False
     one_sign: bool | None = None
 
 
@@ -80,8 +83,8 @@ class Alias:
 
     Attributes
     ----------
-    of : str
-        Name of that parameter in the layer.
+    of : str or None
+        Name of that parameter in the layer; None if the tensor belongs to another layer, which describes it.
 
     Examples
     --------
@@ -94,7 +97,7 @@ class Alias:
     >>> nm.register_layer(Scale, {"weight": nm.Param("vector", ("out",)), "twin": nm.Alias("weight")})
     """
 
-    of: str
+    of: str | None
 
 
 @dataclass(frozen=True)
