@@ -26,8 +26,8 @@ from neuralop_mup.optim.checks import check_optimizer_state
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
     """Write a model's plan to a JSON file: base shapes, rule and its version, every multiplier.
 
-    ``torch.save(model.state_dict(), …)`` and neuralop's ``save_checkpoint`` already include the plan. Use a plan file for
-    formats that store only tensors, such as ``torch.distributed.checkpoint``.
+    A state dict already includes the plan. Use a plan file for formats that store only tensors, such as
+    ``torch.distributed.checkpoint``.
 
     Parameters
     ----------
@@ -58,17 +58,16 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
 def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> nn.Module:
     """Attach a saved plan to a model without rescaling its weights.
 
-    Use it for a model with weights from a checkpoint, before or after loading them: from neuralop's ``from_checkpoint``, or
-    newly built. ``MuSOAP`` then uses its learning rate for trained weights, as after ``parametrize(model, init=False)``. If
-    the model is already parametrized, the plans must agree.
+    Use it for a model with weights from a checkpoint, before or after loading them. ``MuSOAP`` then uses its learning rate
+    for trained weights. If the model is already parametrized, the plans must agree.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, wrapped or not, sharded or not.
     source : path, mapping or Plan
-        A file from :func:`save_plan`, a saved state dict (``model_state_dict.pt``), a state dict, or a plan. A saved
-        state dict is unpickled: only load files that you trust.
+        A file from :func:`save_plan`, a state dict, a file with a state dict, or a plan. State dict files are unpickled:
+        only load files that you trust.
 
     Returns
     -------
@@ -78,8 +77,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     Raises
     ------
     MupError
-        If the source is unreadable, truncated or without a plan, or if the plan belongs to another model, another version
-        of the rules, or differs from the model's plan. The message lists the differences, and the model does not change.
+        If the source is unreadable or has no plan, or the plan does not fit the model. The model does not change then.
 
     Examples
     --------
@@ -122,22 +120,22 @@ def load_checkpoint(
     folder : path
         ``save_dir`` of the Trainer. Its files are unpickled: only load files that you trust.
     model : torch.nn.Module
-        The model. If it is parametrized, the plans must agree; otherwise the plan is attached without rescaling.
+        The model. Without a plan, the saved one is attached; otherwise the plans must agree.
     optimizer, scheduler : optional
         Optimizer and scheduler of ``model``, built as before the save. Their states are loaded if given.
     name : str, optional
-        ``best_model`` or ``model``. Default: the last one saved, because the optimizer's state and the epoch belong to it.
+        ``best_model`` or ``model``. Default: the last one saved, to which optimizer state and epoch belong.
 
     Returns
     -------
     int
-        Epoch to continue with: the one after the last saved epoch, or 0 if the folder does not store it.
+        Epoch to continue with, or 0 if the folder does not store it.
 
     Raises
     ------
     MupError
-        If a file is missing, truncated or without a plan, the plan or the weights belong to another model, the states of
-        optimizer or scheduler do not fit, or the model is sharded. Nothing is loaded then.
+        If a file is missing or unreadable, a plan, weights or states do not fit, or the model is sharded. Nothing is loaded
+        then.
 
     Examples
     --------
@@ -213,7 +211,6 @@ def plan_in(source: Any, name: str) -> Plan:
 
 
 def load_file(path: Path) -> Any:
-    """Load a file: a plan if it is JSON, otherwise the content that ``torch.save`` wrote."""
     try:
         with path.open("rb") as file:
             is_text = file.read(1) == b"{"
@@ -280,7 +277,6 @@ def _shape_difference(f: ParameterInfo, row: ParamPlan) -> str:
 
 
 def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
-    """Return the file of weights to load: the requested one, or the last one saved according to the manifest."""
     last = [manifest["model"]] if manifest.get("model") else ["best_model_state_dict.pt", "model_state_dict.pt"]
     names = [f"{name}_state_dict.pt"] if name else last
     found = [path for n in names if (path := folder / n).is_file()]

@@ -97,7 +97,7 @@ class Captured:
         place = groups[0]["taken"] % self._optimizer.cycle
         if place in self._graphs:
             for batch in batches:
-                batch.taken()
+                batch.count_step()
         else:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):

@@ -8,10 +8,8 @@ one number per sample (by default the mean of the prediction). With the mean inn
    G^{\alpha\beta} = \langle z^\alpha, z^\beta\rangle,\qquad
    Q^{\alpha\beta} = \langle s^\alpha, z^\beta\rangle .
 
-Channels and grid points together count as width: under μP, Φ and G are Θ(1) at any width and on any grid. At initialisation
-Q is a mean of terms of random sign and falls as one over the root of the width, as the output does; training makes it
-Θ(1). The second source covers fully connected networks, where only channels count as width and G scales as in the NTK
-parametrization.
+Under μP, Φ and G are Θ(1) at any width and on any grid. At initialisation Q falls as one over the root of C N, as the output
+does; training makes it Θ(1).
 
 The **tangent kernel** of the layer's kernel R, :math:`\langle\partial f^\alpha/\partial R, \partial f^\beta/\partial
 R\rangle` over all its real numbers, is a sum of one product per stored mode k, since R acts on each mode separately:
@@ -21,8 +19,7 @@ R\rangle` over all its real numbers, is a sum of one product per stored mode k, 
    G_k^{\alpha\beta} = \sum_c \overline{\hat g_{c,k}^\alpha}\, \hat g_{c,k}^\beta ,
 
 with the convolution's own transform :math:`\hat v` and :math:`\hat g_k = \partial f/\partial \hat s_k`, the transform of
-:math:`\partial f/\partial s`, doubled if mode -k is not stored. It is exact, in the units of R. It describes gradient flow,
-not Adam.
+:math:`\partial f/\partial s`, doubled if mode -k is not stored. It is exact, and describes gradient flow, not Adam.
 
 Sources: Jacot, Gabriel, Hongler, "Neural Tangent Kernel", NeurIPS 2018, arXiv:1806.07572, for Θ. Li, Noci, Hanin, "Feature
 Learning in the Proportional Limit", for Φ, G and Q: work in progress, cited from the notes of STAT 946, lecture 19
@@ -150,12 +147,13 @@ def kernels(
     -------
     Kernels
         The kernels of each layer.
+
     Raises
     ------
     MupError
-        If the batch is invalid, the model has no Fourier layer, a layer is called more than once or never, or ``output``
-        does not depend on a layer or does not return one number per sample. Also if a layer does not process the batch
-        sample by sample: FNOGNO takes one sample, CODANO makes samples of its variables.
+        If the batch is invalid, the model has no Fourier layer, or ``output`` does not return one number per sample that
+        depends on every layer. Also if a layer is not called exactly once, or does not process the batch sample by sample
+        (FNOGNO, CODANO).
 
     Examples
     --------

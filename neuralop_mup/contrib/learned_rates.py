@@ -8,14 +8,13 @@ gives the exact *hypergradient* without a second backward pass:
 .. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
    = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
 
-Its units are those of the loss, and its size changes with width and during training. The update therefore uses the cosine
-between the gradient and the last update, which is in [-1, 1]:
+Its size changes with width and during training. The update therefore uses a cosine:
 
 .. math:: a_u \leftarrow a_u - \beta\, c_u , \qquad
    c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
 
-The rate grows if the loss still falls along the last update, and shrinks if it rises, by at most a factor of
-:math:`e^{\beta}` per step. β is ``hyper_lr``. The loss's scale and clipping by the global norm have no effect.
+The rate grows if the loss still falls along the last update, by at most a factor :math:`e^{\beta}` per step. β is
+``hyper_lr``.
 
 Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
 3, and the multiplicative rule normalised by these two norms; we use the exponential so that multipliers stay positive);
@@ -48,10 +47,9 @@ _PARALLEL = ("params", "param_names", "layouts")
 class LearnedRates:
     """Learn a multiplier on the learning rate of each role while the optimizer trains.
 
-    It uses the hooks of ``optimizer.step``, so the training loop does not change. Each group stores its multiplier as
-    ``learned_mult`` and applies it only during the step, so schedulers keep control of ``lr``. Weight decay scales with it,
-    as with ``lr_mult``. Multipliers stay between 1/32 and 32. Groups that contain several roles are split.
-    ``optimizer.state_dict()`` holds the whole state, so a resumed run continues bit for bit.
+    It uses the hooks of ``optimizer.step``, so the training loop does not change. Groups store their multiplier as
+    ``learned_mult`` (between 1/32 and 32); schedulers keep control of ``lr``. Weight decay scales with it. Groups with
+    several roles are split. A run resumed with ``optimizer.state_dict()`` continues bit for bit.
 
     Create it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
 
@@ -65,8 +63,8 @@ class LearnedRates:
     roles : sequence of str, optional
         Roles with a learned rate. Default: all. The other roles keep the rule's multipliers.
     until : int, optional
-        Number of steps with learning; later the multipliers stay fixed. Set it to the step at which a schedule begins to
-        decay, because multipliers otherwise grow against the schedule.
+        Number of steps with learning. Set it to the start of a schedule's decay, because multipliers otherwise grow against
+        the schedule.
 
     Attributes
     ----------

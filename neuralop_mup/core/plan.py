@@ -38,18 +38,15 @@ class ParamPlan:
     owner : str
         Name of the layer.
     init : str
-        How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`). "own" if the layer's description
-        has a function for it, "unknown" if the parameter has no description.
+        Default initialisation (:class:`~neuralop_mup.Param`), "own" for a function, "unknown" without a description.
     size, base_size : Size or None
         Sizes that the rule used, in this model and at base; None for an empty parameter.
     lacking : bool
-        Whether the base model, with fewer layers, does not have the parameter. ``base_shape`` is then that of its last
-        layer.
+        Whether the base model has fewer layers, without this parameter. ``base_shape`` is then that of its last layer.
     frozen : bool
         Whether the layer's constructor freezes the parameter, or it was frozen and does not grow.
     fixed : bool
-        Whether no dimension grows. The parameter keeps its initialisation and the base learning rate, and multipliers of
-        its role do not apply.
+        Whether no dimension grows. Multipliers do not apply then.
     """
 
     name: str

@@ -15,12 +15,10 @@ lr, Adam-like         × 1 / r_in                                 an update's r_
 lr, SGD               × r_out / r_in                             gradients also shrink as 1/r_out
 ====================  =========================================  ==================================
 
-Fourier kernels have a further factor κ, the *mode factor*, in their init std and Adam learning rate; see
-:func:`mode_factor`. Their fan-in counts only channels: a dense kernel contracts ``in_channels`` terms for each mode,
-a separable one a single term (fan_in = 1).
+Fourier kernels have a further factor κ in init std and Adam learning rate (:func:`mode_factor`). Their fan-in counts only
+channels: ``in_channels`` for a dense kernel, 1 for a separable one.
 
-The init *multiplier* multiplies the default initialisation. It is the change of std that the rule prescribes, divided by
-the change that the default initialisation already makes (:func:`default_std`).
+The init *multiplier* is the rule's change of std, divided by the change of the default initialisation (:func:`default_std`).
 
 ========  ================================  ============  ==========  ===================
 role      default std                       init ×        Adam lr ×   SGD lr ×
@@ -35,16 +33,14 @@ spectral  ∝ 1/(in·out), one sign            κ r_out       κ / r_in    r_out
 factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out / r_in
 ========  ================================  ============  ==========  ===================
 
-The factors of a Tucker, CP or tensor-train kernel are spectral parameters, each with its own fans. Order the factors from
-inputs (channels and a mode) to outputs: each rank index is summed by exactly one factor, and a factor's fan-in is the
-product of the sizes that it sums over. Then ∏ fan_in = in · ∏ ranks, so factors of variance 1/fan_in reconstruct a kernel of
-variance 1/in, as in the dense rule. Only the factor with the output channels carries κ (derived in docs/explain/layouts.md).
+Each factor of a Tucker, CP or tensor-train kernel is a spectral parameter. Its fan-in is the product of the sizes that it
+sums over, so ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in. Only the
+factor with the output channels carries κ (docs/explain/layouts.md).
 
-The rows for kernels assume that in and out grow by the same ratio. If the output channels of a dense kernel are fixed, its
-init std is that of a readout times κ: κ r_in^(-1). If only one side grows, κ is that of a square kernel.
+The rows for kernels assume that in and out grow by the same ratio. With fixed output channels, the init std of a dense
+kernel is ∝ κ r_in^(-1). If only one side grows, κ is that of a square kernel.
 
-Depth has no rule under Adam, because none transferred (docs/evidence/transfer.md). :func:`length_factor` scales the learning
-rate with the number of steps.
+Depth has no rule under Adam, because none transferred (docs/evidence/transfer.md).
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
@@ -98,8 +94,8 @@ __all__ = [
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
 # "spectral" multiplies each factor of a factorized kernel; "kernel" multiplies the reconstructed kernel.
 OF_INIT = (*ROLES, "kernel")
-# Blocks of neuralop's kernels have operator norm 2, the skip connection's about 1. With 0.1, each layer starts close to its
-# skip connection (benchmarks/suite.py init of commit b7062af, docs/evidence/optimizers.md).
+# Blocks of neuralop's kernels have operator norm 2, skip connections about 1: with 0.1, a layer starts close to its skip
+# connection (benchmarks/suite.py init of commit b7062af, docs/evidence/optimizers.md).
 SMALL_KERNELS = {"kernel": 0.1}
 
 
@@ -110,14 +106,13 @@ class Size:
     Attributes
     ----------
     fan_in, fan_out : int
-        Number of terms in the sum of one output entry, and number of output entries. A vector has ``fan_in = 1``.
+        Number of summed terms per output entry, and number of output entries. A vector has ``fan_in = 1``.
     default_std : float, default 1.0
         Standard deviation of neuralop's own initialisation (:func:`default_std`).
     modes : tuple of int, default ()
-        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2``. An odd n_modes keeps the mean and K modes of each
-        sign; an even one keeps K of one sign and K - 1 of the other. Empty for parameters that do not carry κ.
+        Fourier modes per sign on each axis, ``n_modes_i // 2``. Empty for parameters that do not carry κ.
     blocks : int, default 1
-        Number N of the kernel's independent channel blocks, one per stored mode.
+        Number of independent channel blocks, one per stored mode.
     block : (int, int), default (1, 1)
         Shape (in, out) of one block; (1, 1) for a separable kernel.
     one_sign : bool, default False
@@ -152,7 +147,7 @@ class Multipliers:
     adam_lr, sgd_lr : float
         Factors on the learning rates of an Adam-like optimizer and of SGD.
     kappa : float, default 1.0
-        The mode factor κ, already included in ``init`` and ``adam_lr``; 1 for all other parameters.
+        Mode factor, included in ``init`` and ``adam_lr``.
 
     Examples
     --------
@@ -174,15 +169,14 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
     Parameters
     ----------
     kind : {"fan_in", "mean_fan", "fan_out", "positive", "constant"}
-        ``fan_in``: torch's default for linear and convolution layers, U(±1/√fan_in): 1/√(3 fan_in). The fan-in of a
-        convolution includes its stencil.
-        ``mean_fan``: kernel and bias of neuralop's SpectralConv: √(2/(fan_in + fan_out)).
-        ``fan_out``: a separable SpectralConv (in = out = channels): 1/√fan_out.
-        ``positive``: real and imaginary part from U[0, 1/(fan_in·fan_out)), so E|w|² = 2/3 / (fan_in·fan_out)² and all
-        entries have one sign. PhysicsNeMo and FNO codes before 2023 draw kernels in this way.
+        ``fan_in``: torch's linear and convolution layers, U(±1/√fan_in): 1/√(3 fan_in).
+        ``mean_fan``: neuralop's SpectralConv: √(2/(fan_in + fan_out)).
+        ``fan_out``: a separable SpectralConv: 1/√fan_out.
+        ``positive``: kernels of PhysicsNeMo and of FNO codes before 2023, with real and imaginary part from
+        U[0, 1/(fan_in·fan_out)), so E|w|² = 2/3 / (fan_in·fan_out)².
         ``constant``: ones and zeros (gates, norms): 1.
     fan_in, fan_out : int
-        Fans of the layer.
+        Fans of the layer. The fan-in of a convolution includes its stencil.
 
     Returns
     -------
@@ -245,9 +239,8 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
 def log_modes(size: Size, base: Size) -> float:
     """κ = √(Σ log K_base / Σ log K), summed over axes (the paper's Theorem 3.5).
 
-    The largest of N = Θ(K^d) sub-Gaussian numbers grows as √(log N) = √(d log K). So does the operator norm of a one-channel
-    kernel and of its update. K = n_modes // 2 is the number of modes per sign on an axis; axes with K ≤ 1 add zero to the
-    sum.
+    At one channel, the operator norm of a kernel is the largest of N = Θ(K^d) sub-Gaussian numbers, and grows as √(log N) =
+    √(d log K). Axes with K = n_modes // 2 ≤ 1 add zero.
 
     Parameters
     ----------
@@ -257,7 +250,7 @@ def log_modes(size: Size, base: Size) -> float:
     Returns
     -------
     float
-        Mode factor κ, exactly 1 for equal modes.
+        Mode factor κ.
 
     Raises
     ------
@@ -283,13 +276,11 @@ def log_modes(size: Size, base: Size) -> float:
 def operator_norm(size: Size, base: Size) -> float:
     """κ = g_base / g, g = E max‖block‖ / √in: the expected largest block norm of a kernel, per √in.
 
-    A kernel is block-diagonal over modes, so its operator norm is the largest norm of its N independent in×out blocks:
-    ``largest_norm`` for Gaussian entries. The width rule covers the factor √in if in and out grow by the same ratio. If only
-    one side grows, κ is that of a square kernel with as many channels.
+    A kernel is block-diagonal over modes, so its operator norm is the largest norm of its N independent in×out blocks. The
+    width rule covers the factor √in. At one channel and N → ∞, κ is that of log-modes; with many channels it tends to 1.
 
-    With one channel and N → ∞, κ is that of log-modes; with many channels it tends to 1. It is finite at K = 1. Channels of
-    a separable kernel do not mix, so its blocks are numbers (in = out = 1). A factorized kernel has the κ of the dense
-    kernel that it represents.
+    Channels of a separable kernel do not mix, so its blocks are numbers (in = out = 1). A factorized kernel has the κ of the
+    dense kernel that it represents. If only one side grows, κ is that of a square kernel.
 
     Parameters
     ----------
@@ -299,7 +290,7 @@ def operator_norm(size: Size, base: Size) -> float:
     Returns
     -------
     float
-        Mode factor κ, exactly 1 for blocks of equal shape and number.
+        Mode factor κ.
 
     Examples
     --------
@@ -331,8 +322,7 @@ def _standard(size: Size, base: Size) -> float:
 
 ModeRule = Callable[[Size, Size], float]
 
-# Functions (size, base) → κ of a kernel. A summary prints the first line of the function's docstring. You can pass your own
-# function as rule=…, or add it here to use it by name, also on the command line.
+# Functions (size, base) → κ. A summary prints the first line of the function's docstring.
 RULES: dict[str, ModeRule] = {
     "operator-norm": operator_norm,
     "log-modes": log_modes,
@@ -341,7 +331,7 @@ RULES: dict[str, ModeRule] = {
 }
 DEFAULT_RULE = "operator-norm"
 
-# Increases when a named rule returns other numbers. Plans of another version are rejected.
+# Increases when a named rule returns other numbers.
 RULE_VERSION = 2
 
 
@@ -423,7 +413,7 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     Returns
     -------
     float
-        Mode factor κ, exactly 1 for equal sizes.
+        Mode factor κ.
 
     Raises
     ------
@@ -464,9 +454,9 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
 def length_factor(steps: int, base_steps: int) -> float:
     """Return √(T_base / T), the factor on the learning rate if a run has T steps and the rate was tuned with T_base.
 
-    Both runs use the same schedule, stretched to their length. Averaging over T noisy steps needs a learning rate ∝ 1/√T
-    (Nemirovski et al., SIAM Journal on Optimization 19, 2009). We measured the square root from 300 to 1,000 steps
-    (docs/evidence/transfer.md); for language models other powers were fitted (arXiv:2409.19913).
+    Averaging over T noisy steps needs a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on Optimization 19, 2009). We
+    measured the square root from 300 to 1,000 steps, with schedules stretched to the run's length
+    (docs/evidence/transfer.md). For language models other powers were fitted (arXiv:2409.19913).
 
     Parameters
     ----------
@@ -476,7 +466,7 @@ def length_factor(steps: int, base_steps: int) -> float:
     Returns
     -------
     float
-        Factor on the learning rate; 1 for equal numbers of steps.
+        Factor on the learning rate.
 
     Examples
     --------
@@ -497,7 +487,7 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     size, base : Size
         Sizes of the parameter in this model and in the base model.
     rule : str or callable
-        A key of :data:`RULES`, or ``function(size, base) -> κ``. With "standard", every multiplier is 1.
+        A key of :data:`RULES`, or ``function(size, base) -> κ``.
 
     Returns
     -------
@@ -507,7 +497,7 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     Raises
     ------
     MupError
-        If the rule is unknown, fails, does not return a positive number, or is not 1 at base.
+        If the rule is unknown or fails.
 
     Examples
     --------

@@ -1,8 +1,7 @@
 """Measure an optimizer step: changes of kernels and features, and learning rates.
 
-A kernel is block-diagonal over Fourier modes, so the operator norm of its update ΔR is the maximum over modes k of ‖ΔR_k‖,
-the spectral norm of a complex in × out matrix. The mode rule keeps this norm bounded as modes are added (Li, Yoo, Yang,
-arXiv:2506.19396, Theorem 3.5). The coordinate check measures the change of features.
+The operator norm of a kernel's update ΔR is the maximum over modes k of ‖ΔR_k‖, the spectral norm of an in × out block. The
+mode rule keeps it bounded as modes are added (Li, Yoo, Yang, arXiv:2506.19396, Theorem 3.5).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -176,9 +175,8 @@ def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
 def largest_norm(blocks: torch.Tensor) -> float:
     """Return the largest spectral norm of a stack of matrices ``(n, a, b)``; NaN if an entry is not finite.
 
-    Small stacks are decomposed exactly. For larger ones, a few steps of power iteration estimate every norm and the best
-    quarter is kept, repeatedly; the last few blocks are decomposed. The result is the norm of one of the blocks: in Gaussian
-    noise within about 4 % of the largest, and the largest itself if some blocks stand out, as in training.
+    Small stacks are decomposed. For larger ones, power iteration selects candidates. The result is the norm of one of the
+    blocks: in Gaussian noise within about 4 % of the largest, and the largest if some blocks stand out, as in training.
     """
     if not torch.isfinite(torch.view_as_real(blocks) if blocks.is_complex() else blocks).all():
         return float("nan")

@@ -127,13 +127,12 @@ class DarcyEqnLoss(FieldLoss):
     :func:`sine_mollifier`.
 
     The discretisation is a conservative finite-volume scheme, with a mean of a on the faces between nodes. It is of second
-    order where a is smooth. With the harmonic mean, which keeps the flux continuous across a jump of a, it is the scheme of
-    ``problems.solve_darcy``. PINO's code applies central differences twice instead. They do not conserve the flux across a
-    jump, so the residual of an accurate solution grows with resolution, and they do not detect fields that alternate
-    between nodes.
+    order for smooth a. With the harmonic mean it is the scheme of ``problems.solve_darcy``. PINO's code applies central
+    differences twice instead. They do not conserve the flux across a jump of a, so the residual of an accurate solution
+    grows with resolution.
 
-    If a jumps between the nodes because the data was solved on a finer grid, no scheme on these nodes gives a small
-    residual. A warning reports residuals of y in the first batch above a tenth of that of u = 0.
+    Data solved on a finer grid, with jumps of a between the nodes, has a large residual in any scheme. A warning reports
+    residuals of y in the first batch above a tenth of that of u = 0.
 
     Parameters
     ----------
@@ -147,8 +146,7 @@ class DarcyEqnLoss(FieldLoss):
     Raises
     ------
     MupError
-        If the mean or reduction is unknown, or the forcing is not finite or is zero everywhere. In a call: if shapes or data
-        cannot be used.
+        If an argument is invalid. In a call: if shapes or data cannot be used.
 
     References
     ----------

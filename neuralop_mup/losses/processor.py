@@ -49,10 +49,9 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
 class PhysicalDataProcessor(DefaultDataProcessor):
     """neuralop data processor that normalises x for the model and keeps physical fields for the losses.
 
-    In training, neuralop's DefaultDataProcessor passes normalised x, y and predictions to the losses, and no equation holds
-    for these. Here training and evaluation are equal: the model receives ``in_normalizer.transform(x)``. Its output is
-    transformed by ``out_normalizer.inverse_transform`` and multiplied by the mollifier. The losses receive ``x`` and ``y``
-    exactly as in the data loader. During the model's call the sample stores the physical x as ``"physical_x"``.
+    In training, neuralop's DefaultDataProcessor passes normalised fields to the losses, and no equation holds for these.
+    Here the model receives ``in_normalizer.transform(x)``. Its output is transformed by ``out_normalizer.inverse_transform``
+    and multiplied by the mollifier. The losses receive the ``x`` and ``y`` of the data loader.
 
     Parameters
     ----------
@@ -62,7 +61,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         Normalizer of y; its inverse is applied to the output.
     mollifier : torch.Tensor or callable, optional
         Factor on the output, after the normalizer: values on the output's grid, or a function from the grid's shape to
-        these values, such as :func:`sine_mollifier`, which works at any resolution.
+        values, such as :func:`sine_mollifier`.
 
     Raises
     ------

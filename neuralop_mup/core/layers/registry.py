@@ -1,9 +1,7 @@
 """Descriptions of layers' parameters, and the registry of described layers.
 
 Each layer type is described once, as a layer in the middle of a model, where input and output channels grow with width.
-``describe(layer)`` returns a :class:`Param`, an :class:`Alias` (a second name of the same tensor) or a :class:`Copy` for
-each parameter that belongs to the layer. A dotted name refers to a parameter in a submodule that only stores it.
-:mod:`neuralop_mup.core.width_dims` finds out later which channels grow.
+:mod:`neuralop_mup.core.width_dims` finds out which channels grow in a given model.
 """
 
 from collections import Counter
@@ -26,8 +24,7 @@ class Param:
     Attributes
     ----------
     role : {"input", "hidden", "readout", "vector", "spectral"}
-        Row of the rules' table. Use ``hidden`` for every matrix: whether it is an input or a readout, i.e. reads or writes
-        channels that do not grow, is found out by comparing models.
+        Row of the rules' table. Use ``hidden`` for every matrix; whether it is an input or a readout is inferred.
     axes : tuple of str
         Kind of each dimension: ``in``, ``out`` (channels that may grow with width); ``in_fixed``, ``out_fixed`` (channels
         that never grow); ``fixed``; ``modes``, ``modes_half`` (last axis of a real transform, n_modes // 2 + 1 entries),
@@ -35,8 +32,7 @@ class Param:
         ``pair`` (real and imaginary part).
     init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable, default "constant"
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
-        function of the parameter's logical shape that returns its root mean square. ``constant`` (ones or zeros) is only
-        for vectors.
+        function from the parameter's logical shape to its root mean square. ``constant`` is only for vectors.
     draw : callable, optional
         ``draw(tensor, root mean square)`` draws the tensor in place. Needed only on the meta device, for parameters that
         the layer's ``reset_parameters`` does not draw.
@@ -114,8 +110,7 @@ Describe = Callable[[Any], Description]
 
 UNKNOWN = "unknown"  # init of a parameter without a description
 
-# Keys are types, or names of classes in packages that are not imported here: "physicsnemo.FNO" is the class FNO of
-# physicsnemo.
+# Keys are types, or names for packages that are not imported here: "physicsnemo.FNO" is the class FNO of physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
 # Children of a layer whose Fourier layers are computed beside others of its, and so add nothing to depth.
@@ -125,16 +120,15 @@ BESIDE: dict[type, tuple[str, ...]] = {}
 def register_layer(layer_type: type, params: Describe | Description) -> None:
     """Register the parameters of a layer that this package does not know.
 
-    Needed only for parameters with two growing dimensions. Other parameters are recognized by comparing models, and layers
-    composed of known layers need no registration.
+    Needed only for parameters with two growing dimensions; others are recognized.
 
     Parameters
     ----------
     layer_type : type
         Subclass of ``torch.nn.Module``. The registration also covers its subclasses.
     params : mapping or callable
-        ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. For a subclass of a known layer, list only
-        parameters that are new or differ from the parent's description.
+        ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. For a subclass of a known layer, only
+        parameters that are new or different.
 
     Raises
     ------
