@@ -88,8 +88,8 @@ class Captured:
         self._known = self._known or found
         if changed := [what for what in found if found[what] != self._known[what]]:
             raise MupError(
-                f"The {' and '.join(changed)} of this optimizer changed since the capture, but a CUDA graph uses "
-                "fixed addresses and settings. Call optimizer.zero_grad(set_to_none=False); after any other change call "
+                f"The {' and '.join(changed)} of this optimizer changed after steps were captured, but a CUDA graph "
+                "uses fixed addresses and settings. Call optimizer.zero_grad(set_to_none=False); after any other change call "
                 "neuralop_mup.capture_steps(optimizer) again."
             )
         for rate, group in zip(self._rates, groups, strict=True):

@@ -69,10 +69,10 @@ def test_next_counts_a_bad_gradient_as_zero_and_raises_at_the_next_step():
 def test_no_bad_step_is_lost_where_the_device_lags(lag, monkeypatch):
     """A count that had not been read was overwritten: NaN at steps 3, 4 and 5 was never reported."""
 
-    def ask(self, count):
-        self._answer, self._ready = count.clone(), Mock(query=Mock(side_effect=[False] * lag + [True]))
+    def send(self, count):
+        self._count_on_host, self._ready = count.clone(), Mock(query=Mock(side_effect=[False] * lag + [True]))
 
-    monkeypatch.setattr(GradientCheck, "_ask", ask)
+    monkeypatch.setattr(GradientCheck, "_send", send)
     model, optimizer, _ = built(small_fno(width=4), check="next")
     messages = []
     for i in range(18):
