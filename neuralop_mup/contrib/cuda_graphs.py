@@ -89,8 +89,8 @@ class Captured:
         if changed := [what for what in found if found[what] != self._known[what]]:
             raise MupError(
                 f"The {' and '.join(changed)} of this optimizer changed after steps were captured, but a CUDA graph "
-                "uses fixed addresses and settings. Call optimizer.zero_grad(set_to_none=False); after any other change call "
-                "neuralop_mup.capture_steps(optimizer) again."
+                "uses fixed addresses and settings. Call optimizer.zero_grad(set_to_none=False); after any other change "
+                "call neuralop_mup.capture_steps(optimizer) again."
             )
         for rate, group in zip(self._rates, groups, strict=True):
             rate.fill_(effective_lr(group))
