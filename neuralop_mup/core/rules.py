@@ -316,7 +316,7 @@ def _only_width(size: Size, base: Size) -> float:
 
 
 def _standard(size: Size, base: Size) -> float:
-    """no μP: the model keeps its construction, every multiplier is 1."""
+    """no μP: standard parametrization, every multiplier is 1."""
     return 1.0
 
 
