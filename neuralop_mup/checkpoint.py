@@ -1,4 +1,4 @@
-"""Plans in files: beside weights, for a model whose weights come from a file, and in checkpoint folders of neuralop's."""
+"""Save and load plans: in plan files, in state dicts, and in neuralop's checkpoint folders."""
 
 import os
 from collections.abc import Mapping
@@ -27,22 +27,22 @@ from neuralop_mup.optim.checks import check_optimizer_state
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
-    """Write the plan of a model to a file (JSON): base shapes, rule and its version, every multiplier.
+    """Write a model's plan to a JSON file: base shapes, rule and its version, every multiplier.
 
-    ``torch.save(model.state_dict(), …)`` and neuralop's ``save_checkpoint`` carry the plan by themselves; a file is for
-    formats that keep tensors alone, such as ``torch.distributed.checkpoint``.
+    A state dict already includes the plan. Use a plan file for formats that store only tensors, such as
+    ``torch.distributed.checkpoint``.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model, wrapped or not.
     path : path
-        The file to write; on a failure an older one stays.
+        File to write. On failure, an existing file does not change.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, its weights are still to be drawn, or the file cannot be written.
+        If the model is not parametrized, its weights are not drawn yet, or the file cannot be written.
 
     Examples
     --------
@@ -53,25 +53,24 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
     """
     plan = get_plan(model)
     if status_of(unwrap(model)) is WeightsStatus.FRESH:
-        raise MupError("The weights are still to be drawn: call neuralop_mup.initialize(model) before saving its plan.")
+        raise MupError("The weights are not drawn yet: call neuralop_mup.initialize(model) before saving its plan.")
     with replace_file(path, "the plan") as part:
         part.write_text(plan.to_json())
 
 
 def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> nn.Module:
-    """Attach the plan that weights were saved with, without rescaling anything.
+    """Attach a saved plan to a model without rescaling its weights.
 
-    For a model whose weights come from a checkpoint, before or after they are loaded: one that neuralop's
-    ``from_checkpoint`` returned, or one built anew. ``MuSOAP`` then takes the learning rate of trained weights, as after
-    ``parametrize(model, init=False)``. On a model that is parametrized already the plans are compared.
+    Use it for a model with weights from a checkpoint, before or after loading them. ``MuSOAP`` then uses its learning rate
+    for trained weights. If the model is already parametrized, the plans must agree.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, wrapped or not, sharded or not.
     source : path, mapping or Plan
-        A file from :func:`save_plan`, a saved state dict (``model_state_dict.pt``), a state dict, or a plan. A saved
-        state dict is unpickled: take one from a source that you trust.
+        A file from :func:`save_plan`, a state dict, a file with a state dict, or a plan. State dict files are unpickled:
+        only load files that you trust.
 
     Returns
     -------
@@ -81,8 +80,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     Raises
     ------
     MupError
-        If the source is unreadable, cut off or without a plan; the plan is another model's, of another version of the
-        rules, or not the one that the model has. The message says what differs; the model is as it was.
+        If the source is unreadable or has no plan, or the plan does not fit the model. The model does not change then.
 
     Examples
     --------
@@ -109,9 +107,10 @@ def load_checkpoint(
     *,
     name: str | None = None,
 ) -> int:
-    """Load what neuralop's ``Trainer(save_every=…)`` or ``save_training_state`` saved, plan included; all is checked first.
+    """Load a checkpoint of neuralop's ``Trainer(save_every=…)`` or ``save_training_state``, including the plan.
 
-    neuralop's own ``resume_from_dir`` checks nothing, and trains the saved epoch once more. Instead::
+    All files are checked before anything is loaded. neuralop's ``resume_from_dir`` checks nothing and repeats the saved
+    epoch. Instead use::
 
         trainer.start_epoch = nm.load_checkpoint("ckpt", model, optimizer, scheduler)
         trainer.train(train_loader, test_loaders, optimizer, scheduler, …)
@@ -119,26 +118,24 @@ def load_checkpoint(
     Parameters
     ----------
     folder : path
-        ``save_dir`` of the Trainer. Its files are unpickled: take them from a source that you trust.
+        ``save_dir`` of the Trainer. Its files are unpickled: only load files that you trust.
     model : torch.nn.Module
-        Parametrized as it was (the plans are compared) or not parametrized (the plan is attached, nothing is rescaled).
+        The model. Without a plan, the saved one is attached; otherwise the plans must agree.
     optimizer, scheduler : optional
-        Built for ``model``, as they were. Their states are loaded if given.
+        Optimizer and scheduler of ``model``, built as before the save. Their states are loaded if given.
     name : str, optional
-        ``best_model`` or ``model``. By default the one that was saved last, which is the one that the optimizer's state
-        and the epoch belong to.
+        ``best_model`` or ``model``. Default: the last one saved, to which optimizer state and epoch belong.
 
     Returns
     -------
     int
-        The epoch to go on with: the one after the last that was saved, 0 if the folder does not say.
+        Epoch to continue with, or 0 if the folder does not store it.
 
     Raises
     ------
     MupError
-        If a file is missing, cut off or has no plan, the plan or the weights are another model's, the optimizer's state
-        was saved with other weights or is of other groups, the scheduler's is of another kind, or the model is sharded.
-        Nothing is loaded then, nor where the optimizer or the scheduler itself refuses its state.
+        If a file is missing or unreadable, a plan, weights or states do not fit, or the model is sharded. Nothing is loaded
+        then.
 
     Examples
     --------
@@ -155,14 +152,14 @@ def load_checkpoint(
     folder, bare = Path(folder), unwrap(model)
     check_unsharded(bare, "load_checkpoint")
     if any(p.is_meta for p in bare.parameters()):
-        raise MupError("The model is on the meta device, which holds no weights: call model.to_empty(device=…) first.")
+        raise MupError("The model is on the meta device, without weights: call model.to_empty(device=…) first.")
     manifest = load_file(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
     path = _weights_file(folder, name, manifest)
     is_latest = manifest.get("model") in (None, path.name)
     if not is_latest and (optimizer is not None or scheduler is not None):
         raise MupError(
-            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, and {path.name!r} holds "
-            "weights of another time: leave name out to go on from the last save, or load these weights alone, without an "
+            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, but {path.name!r} has "
+            "weights of another epoch. Omit name to continue from the last save, or load these weights without an "
             "optimizer and a scheduler."
         )
     weights = load_file(path)
@@ -175,11 +172,11 @@ def load_checkpoint(
     ):
         if part is not None:
             if not (folder / file).is_file():
-                raise MupError(f"{str(folder)!r} has no {file}: it was saved without; pass None to start with a new one.")
+                raise MupError(f"{str(folder)!r} has no {file}. Pass None for it to start with a new one.")
             states.append((part, load_file(folder / file)))
             check(*states[-1])
 
-    # Optimizer and scheduler, of whatever class, may still refuse: the weights, which were checked, come after them.
+    # Optimizer and scheduler may still raise. The weights were checked, so load them last.
     before = [(part, part.state_dict()) for part, _ in states]
     try:
         for part, state in states:
@@ -202,7 +199,7 @@ def _status_with_loaded_weights(model: nn.Module) -> WeightsStatus:
 
 
 def plan_in(source: Any, name: str) -> Plan:
-    """A plan, or the one that a state dict, or a dict of several, carries; ``name`` is what a refusal calls it."""
+    """Return a plan, or the plan in a state dict or in a dict of several; ``name`` describes the source in errors."""
     if isinstance(source, Plan):
         return source
     states = [source, *source.values()] if isinstance(source, Mapping) else []
@@ -211,49 +208,47 @@ def plan_in(source: Any, name: str) -> Plan:
             if isinstance(entry, Mapping) and KEY in entry:
                 return Plan.from_json(entry[KEY])
     raise MupError(
-        f"{name} has no plan: it was saved from a model that was not parametrized, so its weights are not scaled, or its "
-        "entries were copied out of the state dict. Give the file that neuralop_mup.save_plan wrote; or parametrize the "
-        "model with init=False, and load the weights after."
+        f"{name} has no plan: the saved model was not parametrized, or its entries were copied out of the state dict. Pass "
+        "a file from neuralop_mup.save_plan; or call parametrize(model, init=False) and load the weights afterwards."
     )
 
 
 def load_file(path: Path) -> Any:
-    """What is in a file: a plan, if it is JSON, else what ``torch.save`` wrote."""
     try:
         with path.open("rb") as file:
             is_text = file.read(1) == b"{"
-        # Of a model without a plan neuralop saves classes and functions beside tensors, which the default refuses.
+        # For a model without a plan neuralop also pickles classes and functions, which weights_only=True refuses.
         return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
     except Exception as error:  # torch's, zip's and pickle's errors share no base class
-        raise MupError(f"{str(path)!r} cannot be loaded: it is cut off, or no file of torch.save ({error}).") from error
+        raise MupError(f"{str(path)!r} cannot be loaded: it is truncated, or not from torch.save ({error}).") from error
 
 
 def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
-    """The plan as this model's, with all that rows carry; refused if it is not what its base shapes and rule make of it."""
+    """Return the plan with all fields for this model; raise if the plan does not match the model or its own rule."""
     if is_parametrized(model):
         ours = get_plan(model)
         check_same_plan(ours, plan, f"{source} belongs")
         return replace(ours, init_applied=plan.init_applied)
     found = describe_model(model)
     check_no_plan(model)
-    alone = sorted(found.keys() ^ {row.name for row in plan})
-    lines = [f"{name}: not in the {'plan' if name in found else 'model'}" for name in alone]
+    unmatched = sorted(found.keys() ^ {row.name for row in plan})
+    lines = [f"{name}: not in the {'plan' if name in found else 'model'}" for name in unmatched]
     lines = lines or [line for name, info in found.items() if (line := _shape_difference(info, plan[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
     if lines:
         raise MupError(
-            f"The plan of {source} is not one of this {type(model).__name__} ({listed(lines)}): build the model with the "
-            "arguments that it was saved with."
+            f"The plan of {source} does not fit this {type(model).__name__} ({listed(lines)}). Build the model with the "
+            "arguments of the saved one."
         )
     return again
 
 
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
-    """The plan that a saved one's base shapes and rule make of a model; those dimensions grow of which its rows say so."""
+    """Compute the plan of a model again from the base shapes, growing dimensions and rule of a saved plan."""
     grows = {row.name: tuple(kind in GROWS and not row.fixed for kind in row.axes) for row in plan.rows}
     found = dict(found)
     for row in plan.rows:  # trained weights no longer have the initial values by which a kernel is recognised
@@ -265,7 +260,7 @@ def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
         found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)
     if plan.function is not None or plan.rule in RULES:
         return replace(plan, rows=make_rows(found, plan.mode_rule, plan.init_mult, plan.revision))
-    # A function of somebody's: what it made of kernels stands in the file and nowhere else.
+    # The rule is a user's function that is unavailable: only the file has the kernels' multipliers.
     rows = make_rows(found, "none", plan.init_mult, plan.revision)
     numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
     return replace(
@@ -278,7 +273,7 @@ def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
 
 
 def _shape_difference(f: ParameterInfo, row: ParamPlan) -> str:
-    """How a plan's shape of a parameter contradicts the model's; active modes may differ where only part of them is used."""
+    """Describe how a plan's shape differs from the model's; fewer active modes than stored ones are allowed."""
     fits = len(row.axes) == len(row.shape) == len(f.shape) and all(
         planned == here or (f.shape != f.tensor_shape and kind.startswith("modes") and planned <= stored)
         for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True)
@@ -288,7 +283,6 @@ def _shape_difference(f: ParameterInfo, row: ParamPlan) -> str:
 
 
 def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
-    """The file of weights to load: the one asked for, else the one that the manifest says was saved last."""
     last = [manifest["model"]] if manifest.get("model") else ["best_model_state_dict.pt", "model_state_dict.pt"]
     names = [f"{name}_state_dict.pt"] if name else last
     found = [path for n in names if (path := folder / n).is_file()]
@@ -296,8 +290,8 @@ def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
         raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(names)}.")
     if len(found) > 1:
         raise MupError(
-            f"{str(folder)!r} holds {' and '.join(path.name for path in found)}, and no manifest says which was saved last: "
-            "pass name='model' or name='best_model'."
+            f"{str(folder)!r} holds {' and '.join(path.name for path in found)}, without a manifest to select one: pass "
+            "name='model' or name='best_model'."
         )
     return found[0]
 
@@ -310,21 +304,21 @@ def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
     for key in {**ours, **theirs}:
         if ours.get(key) != theirs.get(key):
             raise MupError(
-                f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}: build "
-                "the model with the arguments that it was saved with."
+                f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}. Build "
+                "the model with the arguments of the saved one."
             )
 
 
 def _check_scheduler_state(scheduler: Any, state: Any) -> None:
-    """Refuse the state of another kind of scheduler: torch's take whatever attributes a state has."""
+    """Raise for the state of another scheduler class: torch's schedulers accept any attributes."""
 
-    # Without underscore are the settings; verbose is of some versions of torch only.
+    # Settings have no leading underscore; only some versions of torch store verbose.
     ours, theirs = (
         {key for key in kept if not key.startswith("_") and key != "verbose"} if isinstance(kept, Mapping) else set()
         for kept in (scheduler.state_dict(), state)
     )
     if ours != theirs:
         raise MupError(
-            f"The scheduler's state that was saved is not that of a {type(scheduler).__name__}: build the scheduler as it "
-            "was, or pass None to go on without its state."
+            f"The saved scheduler state does not belong to a {type(scheduler).__name__}. Build the scheduler as before the "
+            "save, or pass None to continue without its state."
         )

@@ -1,11 +1,11 @@
-"""The exceptions that this package raises for something the user can mend."""
+"""Exceptions for problems that the user can fix."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class MupError(ValueError):
-    """What was given cannot work; the message says what, why, and what to do instead.
+    """An argument or a file cannot be used; the message explains why and what to do instead.
 
     Examples
     --------
@@ -14,30 +14,30 @@ class MupError(ValueError):
     >>> try:
     ...     nm.parametrize(FNO((8,), 1, 1, 16), rule="log-mode")
     ... except nm.MupError as error:
-    ...     print(str(error)[:60])
-    There is no rule 'log-mode': did you mean 'log-modes'? A fun
+    ...     print(str(error)[:50])
+    Unknown rule 'log-mode': did you mean 'log-modes'?
     """
 
 
 class Diverged(MupError):
-    """Training left the finite numbers: these hyperparameters are too bold, nothing is wrong with the run itself."""
+    """Training diverged: a value is not finite, usually because the learning rate is too large."""
 
 
-# A typo of a short word still has this ratio (adma, adam); words that merely share letters (width, rank) do not.
+# A typo in a short word still has this ratio (adma, adam); words that only share letters (width, rank) do not.
 _CUTOFF = 0.75
 
 
 def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
-    """Sentence that offers the valid name closest to ``name``, or lists them all.
+    """Return a sentence that suggests the valid name closest to ``name``, or lists all valid names.
 
     Parameters
     ----------
     name : str
-        What the user wrote.
+        The invalid name.
     valid : iterable of str
-        The names that would have worked.
+        All valid names.
     prefix : str
-        What all of them begin with when they are told; it does not make them alike.
+        Text to show before each valid name; it is ignored in the comparison.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
         ``"did you mean 'burgers'?"`` or ``"expected one of burgers, darcy."``
     """
     valid = sorted(valid)
-    lower = {word.lower(): word for word in reversed(valid)}  # MuSOAP is near to soap
+    lower = {word.lower(): word for word in reversed(valid)}  # compare without case: soap is close to MuSOAP
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=_CUTOFF)
     if close:
         return f"did you mean {prefix + lower[close[0]]!r}?"

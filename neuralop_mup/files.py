@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: the one place that does it, whoever writes."""
+"""Write files atomically: completely or not at all."""
 
 import os
 import uuid
@@ -11,15 +11,15 @@ from neuralop_mup.errors import MupError
 
 @contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[Path]:
-    """A path beside ``path`` to write to, which takes its place when the block ends; on a failure an older file stays.
+    """Yield a temporary path that replaces ``path`` at the end; on failure an existing file does not change.
 
-    Each writer has a path of its own, so several that write the same file at once each write a whole one, and a reader sees
-    one of these. The file is made at once: a folder that cannot be written is told before the work.
+    Concurrent writers use different temporary paths, so a reader always sees one complete file. The temporary file is
+    created immediately, so a folder that is not writable raises before any work.
 
     Raises
     ------
     OSError
-        If the file cannot be written: a full disk, a folder that is missing or not writable.
+        If the file cannot be written: full disk, missing or read-only folder.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
@@ -27,7 +27,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield part
         with open(part, "rb+") as file:
-            os.fsync(file.fileno())  # else a power cut may leave the new name with none of the content
+            os.fsync(file.fileno())  # otherwise a power cut may leave an empty file under the new name
         os.replace(part, target)
     except BaseException:
         with suppress(OSError):
@@ -37,24 +37,24 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextmanager
 def replace_file(path: str | os.PathLike, what: str) -> Iterator[Path]:
-    """:func:`whole_file` for a path that the user gave.
+    """Like :func:`whole_file`, but raise MupError, for paths from the user.
 
     Parameters
     ----------
     path : path
-        The file to write.
+        File to write.
     what : str
-        What is written, for the message.
+        Description of the content, for the error message.
 
     Raises
     ------
     MupError
-        If the file cannot be written: a full disk, a folder that is missing or not writable.
+        If the file cannot be written: full disk, missing or read-only folder.
     """
     try:
         with whole_file(path) as part:
             yield part
     except OSError as error:
         raise MupError(
-            f"Cannot write {what} to {os.fspath(path)!r}: {error.strerror or error}. Give a path that you may write to."
+            f"Cannot write {what} to {os.fspath(path)!r}: {error.strerror or error}. Use a writable path."
         ) from error

@@ -1,6 +1,6 @@
-"""What this package uses of torch that torch does not promise: each name with the reason, and nowhere else.
+"""All uses of torch's private names, with the reason for each.
 
-``tests/optim/test_torch_private.py`` says which of them a new torch has changed.
+``tests/optim/test_torch_private.py`` reports which of them a new torch version has changed.
 """
 
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-# torch's own optimizers keep the compiler out of a function by this decorator. The public torch.compiler.disable loads the
-# compiler, which takes seconds, when a function is decorated; this one when it is first called.
+# torch's own optimizers disable the compiler with this decorator. The public torch.compiler.disable loads the compiler,
+# which takes seconds, already at decoration; this one does at the first call.
 not_compiled = torch._disable_dynamo
 
-# One operator for many tensors. torch's own optimizers are made of these.
+# Operators on many tensors, as in torch's own optimizers.
 copy_each_, lerp_each_, mul_each_ = torch._foreach_copy_, torch._foreach_lerp_, torch._foreach_mul_
 add_product_each_, sub_each_, norm_of_each = torch._foreach_addcmul_, torch._foreach_sub_, torch._foreach_norm
 
-# What torch's norms over a batch and over an instance are made from, its own of one to three dimensions and lazy ones alike.
+# Base classes of torch's batch and instance norms, from one to three dimensions, including lazy ones.
 RUNNING_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
-# Wrapper types by where they are defined, so that those which are not used need not be imported, with the attribute that
-# holds the model. torch.compile's wrapper and that of checkpoint_wrapper have no public name.
+# Attribute that holds the model, by module and name of the wrapper class, so that unused wrappers need not be imported. The
+# wrappers of torch.compile and checkpoint_wrapper have no public name.
 ONE_MODULE = {
     ("torch._dynamo.eval_frame", "OptimizedModule"): "_orig_mod",
     ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "CheckpointWrapper"): "_checkpoint_wrapped_module",
@@ -29,14 +29,14 @@ ONE_MODULE = {
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """Parameters of a module itself, to be replaced without a look at what its class makes of ``setattr``."""
+    """Return a module's parameter dict, for replacing entries without the class's ``setattr``."""
     return module._parameters
 
 
 def remove_hooks(model: nn.Module, ours: tuple[Callable, ...]) -> None:
-    """Take hooks on ``state_dict`` and ``load_state_dict`` off a model.
+    """Remove hooks on ``state_dict`` and ``load_state_dict`` from a model.
 
-    A copied or unpickled model has its hooks, and the handles that would remove them belong to the model it was copied from.
+    A copied or unpickled model keeps its hooks, but the handles for removing them belong to the original.
     """
     for hooks in (model._state_dict_hooks, model._load_state_dict_pre_hooks, model._load_state_dict_post_hooks):
         for key, hook in list(hooks.items()):
@@ -45,17 +45,19 @@ def remove_hooks(model: nn.Module, ours: tuple[Callable, ...]) -> None:
 
 
 def mark_public(hook: Any) -> Any:
-    """Have a hook on ``state_dict`` called as one of torch's public registration is.
+    """Mark a ``state_dict`` hook as registered by torch's public method.
 
-    torch writes its mark on the hook when it is registered. One that was unpickled with its model is not registered again.
+    torch sets this mark at registration. A hook that was unpickled with its model is not registered again.
     """
     hook._from_public_api = True
     return hook
 
 
 def fsdp_placement() -> tuple[Any, Any]:
-    """FSDPMeshInfo and ShardPlacementResult: what a ``shard_placement_fn`` gives ``fully_shard`` to send a parameter on
-    another mesh. The argument is public, these two are not."""
+    """Return FSDPMeshInfo and ShardPlacementResult, which a ``shard_placement_fn`` needs to use another mesh.
+
+    The argument of ``fully_shard`` is public, these two classes are not.
+    """
     from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 
     return FSDPMeshInfo, ShardPlacementResult

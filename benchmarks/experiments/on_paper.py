@@ -214,7 +214,7 @@ def _like_a_gpu() -> Iterator[None]:
     """The meta device has no autocast and counts no steps for AdamW; gradients are looked at without a copy to the host."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "autocast", lambda *args, **kwargs: nullcontext()))
-        stack.enter_context(patch.object(GradientCheck, "_ask", lambda *args: None))
+        stack.enter_context(patch.object(GradientCheck, "_send", lambda *args: None))
         for owner in (adam, adamw):
             name = "_get_capturable_supported_devices"
             stack.enter_context(patch.object(owner, name, lambda *args, **kwargs: ["meta"], create=True))

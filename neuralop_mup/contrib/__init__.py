@@ -1,1 +1,1 @@
-"""Useful tools that are neither μP nor MuSOAP. They import the core; the core never imports them."""
+"""Optional tools beyond μP and MuSOAP. They import the core; the core never imports them."""

@@ -1,4 +1,4 @@
-"""One model shared between processes by torch's FSDP2, complex kernels included."""
+"""Shard a model with torch's FSDP2, including complex kernels."""
 
 from typing import Any
 
@@ -15,34 +15,35 @@ from neuralop_mup.torch_private import fsdp_placement
 
 
 def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
-    """Apply torch's ``fully_shard`` (FSDP2) to each spectral convolution and to the model, kernels included.
+    """Apply torch's ``fully_shard`` (FSDP2) to each spectral convolution and to the model.
 
-    FSDP2 refuses to communicate real and complex parameters together ("expects uniform original parameter dtype"), so
-    that ``fully_shard(FNO(…))`` fails in its first forward. Here the complex ones get a process group of their own.
+    FSDP2 cannot communicate real and complex parameters together ("expects uniform original parameter dtype"), so
+    ``fully_shard(FNO(…))`` fails in its first forward. This function uses a separate process group for complex parameters.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A neural operator, parametrized or not, on the device of the mesh or on the meta device.
+        A neural operator, parametrized or not, on the mesh's device or on the meta device.
     mesh : torch.distributed.device_mesh.DeviceMesh, optional
-        One-dimensional; all processes if not given.
+        One-dimensional mesh. Default: all processes.
     **kwargs
-        Passed on to ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is given).
+        Further arguments of ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is
+        set here).
 
     Returns
     -------
     torch.nn.Module
-        The same model. Build the optimizer afterwards: parameters are now sharded tensors.
+        The same model. Build the optimizer afterwards, because its parameters are now sharded tensors.
 
     Raises
     ------
     MupError
-        If the model is wrapped or sharded already, the mesh has several dimensions, or this torch is too old to give
-        parameters process groups of their own.
+        If the model is already wrapped or sharded, the mesh has several dimensions, or this torch has no process groups
+        per parameter.
 
     Examples
     --------
-    In a program that ``torchrun`` starts:
+    In a script started by ``torchrun``:
 
     >>> import torch.distributed as dist  # doctest: +SKIP
     >>> dist.init_process_group()  # doctest: +SKIP
@@ -50,7 +51,7 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     >>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
     """
     if not isinstance(model, nn.Module) or unwrap(model) is not model:
-        raise MupError(f"shard takes the bare model, got {type(model).__name__}: shard first, then compile.")
+        raise MupError(f"shard takes the bare model, got {type(model).__name__}. Shard first, then compile.")
     check_unsharded(model, "shard")
     try:
         from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -60,27 +61,27 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
         mesh_info, placement = fsdp_placement()
     except ImportError as error:
         raise MupError(
-            f"torch {torch.__version__} cannot shard real and complex parameters of one model (FSDP2 has no process groups "
-            "by parameter): update torch, or use DistributedDataParallel."
+            f"torch {torch.__version__} cannot shard real and complex parameters of one model: its FSDP2 has no process "
+            "groups per parameter. Update torch, or use DistributedDataParallel."
         ) from error
     if mesh is None:
         on_meta = "cuda" if torch.cuda.is_available() else "cpu"
         device = next((p.device.type for p in model.parameters() if not p.is_meta), on_meta)
         mesh = init_device_mesh(device, (dist.get_world_size(),))
     if mesh.ndim != 1:
-        raise MupError(f"shard takes a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
+        raise MupError(f"shard needs a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
     group = dist.new_group(mesh.mesh.flatten().tolist())
     complex_info = mesh_info(DeviceMesh.from_group(group, mesh.device_type), shard_mesh_dim=0)
 
     def place(parameter: nn.Parameter) -> Any:
         return placement(Shard(0), complex_info) if parameter.is_complex() else None
 
-    # A convolution gathers and frees its kernel by itself; the rest of an operator is small beside them.
+    # Each convolution gathers and frees its own kernel. The other parameters are few and stay with the model.
     owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
     for parameter in model.parameters():
-        parameter.sharded_away = True  # other tensors take their place, and an optimizer that holds these trains nothing
+        parameter.sharded_away = True  # marks the replaced tensors: an optimizer that holds them trains nothing
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
     if is_parametrized(model):
-        attach_shapes(model)  # the parameters are other tensors than before
+        attach_shapes(model)  # fully_shard replaced the parameters
     return model

@@ -1,28 +1,26 @@
-r"""Learning rates that are learned while a model trains, by their hypergradient.
+r"""Learn learning rates during training, by hypergradient descent.
 
-Each role u has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step is linear in the learning rate for every
-optimizer here, decay included: :math:`p_{t+1} = p_t + \Delta_t` with
-:math:`\Delta_t = m_u v_t`, where :math:`v_t` does not depend on :math:`m_u`. So, with the next batch's loss L and its
-gradient :math:`g_{t+1}` at :math:`p_{t+1}`, the chain rule gives the *hypergradient* exactly, without a second backward
-pass:
+Each role u has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of every supported optimizer is linear in
+the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with :math:`\Delta_t = m_u v_t`, where :math:`v_t` does
+not depend on :math:`m_u`. Let L be the next batch's loss and :math:`g_{t+1}` its gradient at :math:`p_{t+1}`. The chain rule
+gives the exact *hypergradient* without a second backward pass:
 
 .. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
    = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
 
-It has the units of the loss, and a size that changes with width and during training. What is followed is the cosine of
-gradient and last update, which is in [-1, 1] and zero where h is:
+Its size changes with width and during training. The update therefore uses a cosine:
 
 .. math:: a_u \leftarrow a_u - \beta\, c_u , \qquad
    c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
 
-If the loss still falls along the last update the rate grows, if it rises the rate shrinks, by at most a factor of
-:math:`e^{\beta}` a step. β is ``hyper_lr``; neither the loss's scale nor clipping by the global norm changes anything.
+The rate grows if the loss still falls along the last update, by at most a factor :math:`e^{\beta}` per step. β is
+``hyper_lr``.
 
 Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
-3, and the multiplicative rule, which normalises by these two norms; here with the exponential as its link, so that
-multipliers stay positive); Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371.
-What it cannot see: the loss one step ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in
-Stochastic Meta-Optimization", ICLR 2018, arXiv:1803.02021).
+3, and the multiplicative rule normalised by these two norms; we use the exponential so that multipliers stay positive);
+Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371. Limitation: the loss one step
+ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
+arXiv:1803.02021).
 """
 
 import math
@@ -40,47 +38,46 @@ from neuralop_mup.validation import check_count, is_number
 
 # Multipliers stay between 1/32 and 32.
 _LARGEST_LOG = math.log(32)
-# On an optimizer whose rates are being learned; torch leaves it out of copies, as it does the hooks.
+# Attribute of an optimizer with learned rates. Like hooks, torch does not copy it.
 _LEARNING = "_neuralop_mup_learning"
-# Lists of a group with one entry for each of its parameters; they are split with them.
+# Lists of a group with one entry per parameter.
 _PARALLEL = ("params", "param_names", "layouts")
 
 
 class LearnedRates:
     """Learn a multiplier on the learning rate of each role while the optimizer trains.
 
-    It hangs on the hooks of ``optimizer.step``, so that the training loop stays as it is. The multiplier stands in each
-    group as ``learned_mult``, and applies for the step only: ``lr`` stays with the schedulers.
-    Weight decay follows it, as it does ``lr_mult``. Roles that share a group get groups of their own. Multipliers stay
-    between 1/32 and 32. ``optimizer.state_dict()`` holds everything, so that a resumed run goes on bit for bit.
+    It uses the hooks of ``optimizer.step``, so the training loop does not change. Groups store their multiplier as
+    ``learned_mult`` (between 1/32 and 32); schedulers keep control of ``lr``. Weight decay scales with it. Groups with
+    several roles are split. A run resumed with ``optimizer.state_dict()`` continues bit for bit.
 
-    Build it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
+    Create it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
-        Of :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD`` or ``MuSOAP``, or any that
-        :func:`~neuralop_mup.follow_plan` holds to a plan.
+        An optimizer from :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD``, ``MuSOAP`` or
+        :func:`~neuralop_mup.follow_plan`.
     hyper_lr : float, default 0.05
-        β: the largest change of a multiplier's logarithm in one step, above 0 and at most 1.
+        β, the largest change of a multiplier's logarithm per step, above 0 and at most 1.
     roles : sequence of str, optional
-        The roles whose rates are learned; all of them if not given. The others keep what the rule says.
+        Roles with a learned rate. Default: all. The other roles keep the rule's multipliers.
     until : int, optional
-        Learn for so many steps, then keep what was learned, e.g. until a schedule begins to decay: multipliers otherwise
-        grow against it.
+        Number of steps with learning. Set it to the start of a schedule's decay, because multipliers otherwise grow against
+        the schedule.
 
     Attributes
     ----------
     latest : list of dict
-        ``kind``, ``name``, ``value`` of the last step that learned: ``hypergradient`` h and ``cosine`` c of each role.
+        Records (``kind``, ``name``, ``value``) of the last learning step: ``hypergradient`` h and ``cosine`` c per role.
 
     Raises
     ------
     MupError
-        If the optimizer is not held to a plan, has learned rates already, has a scheduler although groups must be split, its
-        model is sharded, or an argument is not usable. In ``optimizer.step``: with a closure, whose gradient comes too late.
+        If the optimizer follows no plan or already has learned rates, its model is sharded, an argument is invalid, or
+        groups must be split but a scheduler exists. In ``optimizer.step``: if it is called with a closure.
     Diverged
-        In ``optimizer.step``, before anything is changed: if a hypergradient is not finite.
+        In ``optimizer.step``, if a hypergradient is not finite. The step is then not taken.
 
     Examples
     --------
@@ -103,35 +100,35 @@ class LearnedRates:
         until: int | None = None,
     ) -> None:
         if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
-            raise MupError(f"hyper_lr is {hyper_lr!r}; give a number above 0 and at most 1, such as 0.05.")
+            raise MupError(f"hyper_lr is {hyper_lr!r}; use a number above 0 and at most 1, such as 0.05.")
         if until is not None:
             check_count("until", until, "steps")
         optimizer = unwrap_optimizer(optimizer)
         hooks = getattr(optimizer, LR_HOOKS, None)
         if hooks is None:
             raise MupError(
-                f"LearnedRates needs an optimizer that is held to a plan, and this {type(optimizer).__name__} is not: build "
-                "it as neuralop_mup.MuAdamW(model, lr=…) or another of neuralop_mup's, or call neuralop_mup.follow_plan."
+                f"LearnedRates needs an optimizer that follows a plan, and this {type(optimizer).__name__} does not. Build "
+                "one such as neuralop_mup.MuAdamW(model, lr=…), or call neuralop_mup.follow_plan."
             )
         if getattr(optimizer, _LEARNING, False):
-            raise MupError("This optimizer's rates are being learned already: call close() on the first LearnedRates.")
+            raise MupError("This optimizer already has learned rates: call close() on the first LearnedRates.")
         models = [resolve(former.model) for former in hooks.models]
         if sharded := [type(own.model).__name__ for own in models if is_sharded(own.model)]:
             raise MupError(
-                f"The parameters of this {sharded[0]} are sharded, and LearnedRates needs inner products of whole tensors. "
+                f"The parameters of this {sharded[0]} are sharded, but LearnedRates needs inner products of whole tensors. "
                 "Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
             )
         role_of = {own.parameters[row.name]: row.role for own in models for row in own.plan.rows if not row.fixed}
         here = set(role_of.values())
         if unknown := [role for role in roles or () if role not in here]:
-            raise MupError(f"There is no role {unknown[0]!r} to learn a rate for: {nearest(unknown[0], here)}")
-        wanted = here if roles is None else roles
-        groups = _split(optimizer.param_groups, {p: role for p, role in role_of.items() if role in wanted})
+            raise MupError(f"The model has no role {unknown[0]!r}: {nearest(unknown[0], here)}")
+        learned = here if roles is None else roles
+        groups = _split(optimizer.param_groups, {p: role for p, role in role_of.items() if role in learned})
         if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
-            # A scheduler keeps one number for each group that it found.
+            # A scheduler stores one number per group.
             raise MupError(
-                f"This optimizer has a scheduler already, and to learn the rates its {len(optimizer.param_groups)} groups "
-                f"must become {len(groups)}: build LearnedRates before the scheduler."
+                f"LearnedRates must split the {len(optimizer.param_groups)} groups of this optimizer into {len(groups)}, "
+                "but a scheduler already uses them. Build LearnedRates before the scheduler."
             )
         self.optimizer, self.hyper_lr, self.until = optimizer, hyper_lr, until
         self.latest: list[dict[str, Any]] = []
@@ -141,8 +138,8 @@ class LearnedRates:
             for p in group["params"]
             if p in role_of
         }
-        self._last: dict[torch.Tensor, torch.Tensor] = {}  # what the last step added to each parameter
-        self._held: dict[torch.Tensor, torch.Tensor] | None = None  # within a step, the parameters before it
+        self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update of each parameter
+        self._held: dict[torch.Tensor, torch.Tensor] | None = None  # during a step: the parameters before it
         optimizer.param_groups[:] = groups
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
@@ -150,17 +147,17 @@ class LearnedRates:
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
         ]
-        hooks.attach(optimizer)  # behind these hooks: a multiplier applies to the step whose gradient it was learned from
+        hooks.attach(optimizer)  # after these hooks, so that a multiplier applies to the step whose gradient changed it
         setattr(optimizer, _LEARNING, True)
 
     @property
     def mults(self) -> dict[str, float]:
-        """The multiplier of each role that is learned, relative to the rule, now.
+        """Current multiplier of each learned role, relative to the rule.
 
         Returns
         -------
         dict of str to float
-            By role; 1 where nothing was learned yet.
+            Multipliers by role, 1 before learning.
 
         Examples
         --------
@@ -172,16 +169,16 @@ class LearnedRates:
 
     @property
     def lr_mult(self) -> dict[str, float]:
-        """The multiplier of each role, the optimizer's own ``lr_mult`` included: what a larger model's optimizer takes.
+        """Multipliers by role including the optimizer's own ``lr_mult``, for use with a larger model.
 
         Returns
         -------
         dict of str to float
-            By role, those that are not learned included.
+            Multipliers by role, including roles that are not learned.
 
         Examples
         --------
-        After training, for a larger model:
+        After training, use the multipliers for a larger model:
 
         >>> target = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 8})
         >>> optimizer = nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)
@@ -189,7 +186,7 @@ class LearnedRates:
         return {role: master * self.mults.get(role, 1.0) for role, master in self._master.items()}
 
     def close(self) -> None:
-        """Stop learning. What was learned stays in the groups and applies.
+        """Stop learning. The learned multipliers stay in the groups and still apply.
 
         Examples
         --------
@@ -201,7 +198,7 @@ class LearnedRates:
         setattr(self.optimizer, _LEARNING, False)
 
     def _learning(self) -> dict[str, list[dict[str, Any]]]:
-        """The groups of each role that still learns."""
+        """Return the groups of each role that is still learning."""
         groups: dict[str, list[dict[str, Any]]] = {}
         for group in self.optimizer.param_groups:
             if "learned" in group and (self.until is None or group["learned"]["steps"] < self.until):
@@ -212,12 +209,12 @@ class LearnedRates:
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if any(callable(value) for value in (*args, *kwargs.values())):
             raise MupError(
-                "LearnedRates reads the gradient before a step, and a closure computes it within: call backward() first, "
-                "then optimizer.step() without a closure."
+                "LearnedRates reads the gradient before a step, but a closure computes it during the step. Call backward() "
+                "first, then optimizer.step() without a closure."
             )
-        if self._held is None:  # else a hook that torch calls twice, or the step before this one raised
+        if self._held is None:  # otherwise torch called the hook twice, or the previous step raised
             self._learn()
-        self._last = {}  # before copies are made: there is memory for one
+        self._last = {}  # free its memory before copying the parameters
         learning = [p for groups in self._learning().values() for group in groups for p in group["params"]]
         self._held = {p: p.detach().clone() for p in learning if p.grad is not None}
 
@@ -232,24 +229,24 @@ class LearnedRates:
                 group["learned"]["steps"] += 1
 
     def _learn(self) -> None:
-        """One step of every multiplier; nothing is changed if one of them cannot be made."""
+        """Update every multiplier, or none if a hypergradient is not finite."""
         learning = self._learning()
         products = {role: _products(groups, self._last) for role, groups in learning.items()}
         sums = {role: torch.stack(each).sum(0) for role, each in products.items() if each}
         if not sums:
             return
         device = next(iter(sums.values())).device
-        values = torch.stack([total.to(device) for total in sums.values()]).tolist()  # one wait for the device a step
+        values = torch.stack([total.to(device) for total in sums.values()]).tolist()  # one synchronization per step
         found = dict(zip(sums, values, strict=True))
         if broken := [role for role, numbers in found.items() if not all(map(math.isfinite, numbers))]:
             raise Diverged(
-                f"The hypergradient of {broken[0]!r} is not finite, so its learning rate cannot be learned and this step "
-                "was not taken: lower the learning rate, or clip gradients."
+                f"The hypergradient of {broken[0]!r} is not finite, so this step was not taken. Lower the learning rate, or "
+                "clip gradients."
             )
         self.latest = []
-        for role, (h, of_gradient, of_update) in found.items():
-            squared = of_gradient * of_update
-            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # zero: a learning rate of zero, or no gradient
+        for role, (h, gradient_squares, update_squares) in found.items():
+            squared = gradient_squares * update_squares
+            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # zero norms: zero learning rate or no gradient
             log = math.log(learning[role][0]["learned_mult"]) - self.hyper_lr * cosine
             for group in learning[role]:
                 group["learned_mult"] = math.exp(min(max(log, -_LARGEST_LOG), _LARGEST_LOG))
@@ -267,8 +264,8 @@ class LearnedRates:
         )
         if "learned_rates" not in state or ours != theirs:
             raise MupError(
-                "This optimizer state was saved without learned rates, or with those of other roles: build LearnedRates as "
-                "it was when the state was saved, or load the state first and build LearnedRates after."
+                "This optimizer state was saved without learned rates, or with those of other roles. Build LearnedRates as "
+                "before the save, or load the state first and build LearnedRates afterwards."
             )
         parameters, last = _parameters(optimizer), state["learned_rates"]["last"]
         self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
@@ -276,7 +273,7 @@ class LearnedRates:
 
 
 def _products(groups: Sequence[Mapping[str, Any]], last: Mapping[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
-    """⟨g, Δ⟩, ‖g‖² and ‖Δ‖² of each parameter that has both."""
+    """Return ⟨g, Δ⟩, ‖g‖² and ‖Δ‖² of each parameter with a gradient and an update."""
     params = [p for group in groups for p in group["params"] if p in last and p.grad is not None]
     pairs = ((_flat(p.grad), _flat(last[p])) for p in params)
     return [torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double() for g, update in pairs]
@@ -292,7 +289,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, str]) -> list[dict[str, Any]]:
-    """The groups, in order, each split into those of one role that is learned, and what is left of it."""
+    """Split each group by learned role. Parameters of other roles form a further group."""
     parts: list[dict[str, Any]] = []
     for group in groups:
         found = [role_of.get(p) for p in group["params"]]
@@ -304,7 +301,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
                 if key != "learned"
             }
             if len(kept) < len(found):
-                # A role takes the place of the roles in its group's name ("aux input+vector": "aux input").
+                # The role replaces the joined roles in the group's name ("aux input+vector": "aux input").
                 words = group.get("name", "+").split()
                 part["name"] = " ".join(role or "rest" if "+" in word else word for word in words)
             if role is not None:

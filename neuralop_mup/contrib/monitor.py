@@ -1,4 +1,4 @@
-"""The coordinate check and the update check while a model trains."""
+"""Coordinate check and update check during training."""
 
 import inspect
 from collections.abc import Callable
@@ -15,26 +15,26 @@ from neuralop_mup.validation import check_count
 
 
 class Monitor:
-    """Measure, at every so many optimizer steps, what the step did (:func:`~neuralop_mup.update_stats`).
+    """Measure the effect of every n-th optimizer step (:func:`~neuralop_mup.update_stats`).
 
-    It hangs on the optimizer's and the model's hooks, since neuralop's Trainer has no callbacks; any training loop will
-    do. Detach it with :meth:`close`, or use it as a context manager. Under DistributedDataParallel the first process
-    measures. The training's random state and the model's mode are left as they were.
+    It uses hooks of the optimizer and the model, so it works with neuralop's Trainer and with any training loop. Remove it
+    with :meth:`close`, or use it as a context manager. Under DistributedDataParallel only the first process measures. The
+    random state and the model's mode do not change.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, wrapped as it is called in training.
+        The model that the training loop calls, wrapped or not.
     optimizer : torch.optim.Optimizer
-        Its optimizer.
+        Optimizer of the model.
     to : callable, optional
-        Called with the records of each measured step, a list of dicts: ``records.extend``, or a function that writes or
-        logs them. ``.latest`` holds the last measurement in any case.
+        Called with a list of records after each measured step: ``records.extend``, or a function that writes or logs
+        them. ``.latest`` always holds the last measurement.
     every : int, default 100
-        Steps 1, 1 + every, 1 + 2·every, … are measured. A resumed run goes on with the steps that the optimizer's state
-        counts (SGD's counts none).
+        Interval in steps: steps 1, 1 + every, 1 + 2·every, … are measured. A resumed run uses the step count in the
+        optimizer's state (SGD has none).
     probe : tensor or dict, optional
-        Inputs to compare features on, as the model is called with them. The current batch if not given.
+        Inputs for comparing features, as arguments of the model. Default: the current batch.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Monitor:
     Raises
     ------
     MupError
-        If an argument is not usable, or ``model`` is sharded. In a measured step: if there is no probe and the model was not
+        If an argument is invalid or ``model`` is sharded. In a measured step: if there is no probe and the model was not
         called.
 
     Examples
@@ -73,14 +73,14 @@ class Monitor:
     ) -> None:
         check_count("every", every, "steps")
         if to is not None and not callable(to):
-            raise MupError(f"to is {to!r}; give a function of a list of records, such as records.extend of a list.")
+            raise MupError(f"to is {to!r}; pass a function of a list of records, such as the method records.extend.")
         optimizer = unwrap_optimizer(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
-        kernels_of(unwrap(model))  # what cannot be measured is said now
+            raise MupError(f"{type(optimizer).__name__} has no step hooks: pass a torch.optim.Optimizer.")
+        kernels_of(unwrap(model))  # raises for models that cannot be measured
         self.latest: list[Record] = []
         self._model, self._to, self._every, self._probe = model, to, every, check_inputs(probe)
-        self._steps: int | None = None  # not known before the first step, when a resumed run's state was loaded
+        self._steps: int | None = None  # unknown before the first step: a state may still be loaded
         self._called_with: Inputs | None = None
         self._step: Step | None = None
         self._handles: list[Any] = []
@@ -93,7 +93,7 @@ class Monitor:
             ]
 
     def close(self) -> None:
-        """Take the hooks off.
+        """Remove the hooks.
 
         Examples
         --------
@@ -111,8 +111,8 @@ class Monitor:
         self.close()
 
     def _call(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        # Evaluation, and the monitor's own look, are without gradients. Before the first step it is not known yet where a
-        # resumed run stands, so that batch is kept too.
+        # Evaluation and the monitor's own forward run without gradients. Before the first step the step count of a resumed
+        # run is unknown, so the batch is kept.
         if torch.is_grad_enabled() and self._probe is None and (self._steps or 0) % self._every == 0:
             names = inspect.signature(unwrap(model).forward).parameters
             by_name = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -122,32 +122,32 @@ class Monitor:
         if self._steps is None:
             taken = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
             self._steps = int(max(taken, default=0))
-        self._step = None  # of a step that raised
+        self._step = None  # left over if a step raised
         if self._steps % self._every:
             self._called_with = None
             return None
-        # torch takes a closure by place or by name.
+        # torch accepts a closure by position or by name.
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._look()
             return None
 
-        def looked_after() -> Any:
-            # The model is called in there, the first time too (Lightning). Only the first call is before the step.
+        def measured_closure() -> Any:
+            # The closure calls the model (as in Lightning). Only its first call comes before the step.
             loss = closure()
             if self._step is None:
                 self._look()
             return loss
 
         rest = {key: value for key, value in kwargs.items() if key != "closure"}
-        return (args[0], looked_after, *args[2:]), rest
+        return (args[0], measured_closure, *args[2:]), rest
 
     def _look(self) -> None:
         inputs = self._called_with if self._probe is None else self._probe
         if inputs is None:
             raise MupError(
-                "The monitor saw no call of the model before this step, so it has no batch to compare features on: give "
-                "it the model as your loop calls it (the compiled or wrapped one), or a batch as probe=…."
+                "The monitor recorded no call of the model before this step, so it has no batch for comparing features. "
+                "Pass the model that your loop calls (compiled or wrapped), or a batch as probe=…."
             )
         self._step = Step(self._model, inputs)
 

@@ -1,4 +1,4 @@
-"""The arguments that a model's constructor was called with: kept by the model, or solved from its shapes."""
+"""Recover the constructor arguments of a model: from its attributes, or from its shapes."""
 
 import inspect
 import itertools
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-# What reads the arguments off a model that keeps them under other names.
+# Functions that return the arguments of models that store them under other names.
 KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _NAMED = (_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
@@ -17,9 +17,9 @@ _MOST = 128  # builds that a search may take: about a second
 
 
 def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
-    """Arguments of the call that built ``model``, by name; None where it keeps too little.
+    """Return the arguments that built ``model``, by name, or None if it does not store them.
 
-    neuralop's BaseModel and PhysicsNeMo's Module store them; of other classes they are the attributes of the same names
+    neuralop's BaseModel and PhysicsNeMo's Module store them. For other classes they are the attributes with the same names
     (``self.hidden_channels = hidden_channels``).
     """
     stored = getattr(model, "_init_kwargs", None)
@@ -31,7 +31,7 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
     if isinstance(theirs, dict) and "__args__" in theirs:
         return dict(theirs["__args__"])
     parameters = _parameters(type(model))
-    # Modules and buffers, which torch keeps apart, where no default says that a child has the name of another argument.
+    # torch stores modules and buffers separately. A default value takes precedence over a child with the argument's name.
     given = {**_given(model), **{p.name: p.default for p in parameters if p.default is not p.empty}}
     known = {**given, **_attributes(model)}
     arguments = {p.name: known.get(p.name, p.default) for p in parameters}
@@ -40,7 +40,7 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
 
 
 def keeps_all_arguments(model: nn.Module) -> bool:
-    """Whether none of its :func:`constructor_arguments` is a default that stands for one that is not kept."""
+    """Return whether :func:`constructor_arguments` are all stored, with no default in place of an unknown value."""
     kept, given = _attributes(model), _given(model)
     return keeps_arguments(model) or all(
         p.name in kept or (p.name in given and p.default is p.empty) for p in _parameters(type(model))
@@ -65,15 +65,15 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 
 def keeps_arguments(module: nn.Module) -> bool:
-    """Whether this is a whole model of neuralop or PhysicsNeMo, which are known by what they keep."""
+    """Return whether this is a whole model of neuralop or PhysicsNeMo, which store their arguments."""
     return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in KEPT for cls in type(module).__mro__)
 
 
 def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspect.Parameter.VAR_KEYWORD) -> list[str]:
-    """Constructor arguments of a class, and of its bases as far as ``**kwargs``, or another ``rest``, hands them on."""
+    """Return the names of a class's constructor arguments, including those of bases that ``**kwargs`` (``rest``) reaches."""
     names: list[str] = []
     for base in cls.__mro__:
-        # Not out of vars(base): SFNO's constructor is a partialmethod, which only its class makes a function.
+        # Use the class, not vars(base): SFNO's constructor is a partialmethod.
         if "__init__" in vars(base):
             parameters = _parameters(base)
             names += [p.name for p in parameters if p.kind in kinds and p.name not in names]

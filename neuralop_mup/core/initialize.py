@@ -1,9 +1,7 @@
-"""Weights for a model that was parametrized on the meta device: default initialisation times the rule's multipliers.
+"""Initialise models that were parametrized on the meta device: default initialisation times the rule's multipliers.
 
-Constructors draw weights as they run. A model built on the meta device, where it costs nothing, lost what they drew, so
-it is drawn again, layer by layer: by the layer's ``reset_parameters``, and as its description says where that says how
-(``draw`` of a :class:`~neuralop_mup.Param`). A tensor that neither of them draws is an error. Modules are visited as they
-were constructed, so that in most models the random numbers fall as they do in the constructor.
+Weights are drawn layer by layer, by the layer's ``reset_parameters`` and by the ``draw`` function in its description.
+Modules are visited in construction order, so most models get the same random numbers as from their constructor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,18 +22,16 @@ from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
 
 def initialize(model: Model) -> Model:
-    """Draw the weights of a model that was parametrized on the meta device and then given memory, in place.
+    """Draw, in place, the weights of a model that was parametrized on the meta device and then given memory.
 
-    Every parameter gets neuralop's own initialisation, on the device where it is and from that device's random numbers,
-    times its multiplier; buffers (running statistics of norms) get their first values. It is what
-    :func:`~neuralop_mup.parametrize` makes of a model that was constructed on that device, without a second copy of the
-    weights.
+    The result is that of :func:`~neuralop_mup.parametrize` on this device, without a second copy of the weights. Buffers
+    (running statistics of norms) get their initial values.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Parametrized on the meta device, then ``model.to_empty(device=…)``. It may be sharded (:func:`shard`) in between:
-        each layer is then drawn whole on each process, and rank 0's numbers are distributed.
+        A model parametrized on the meta device, after ``model.to_empty(device=…)``. If it is sharded (:func:`shard`), each
+        process draws each layer as a whole, and rank 0's values are distributed.
 
     Returns
     -------
@@ -45,8 +41,8 @@ def initialize(model: Model) -> Model:
     Raises
     ------
     MupError
-        If the model is not parametrized, is initialised already or is on the meta device still, or a layer's default
-        initialisation is not known. Nothing is drawn then.
+        If the model is not parametrized, already initialised or still on the meta device, or a layer's default
+        initialisation is unknown. Nothing is drawn then.
 
     Examples
     --------
@@ -62,12 +58,12 @@ def initialize(model: Model) -> Model:
     plan = get_plan(bare)
     if status_of(bare) is not WeightsStatus.FRESH:
         raise MupError(
-            f"The weights of this {type(bare).__name__} are drawn already: initialize is for a model that was parametrized "
-            "on the meta device."
+            f"The weights of this {type(bare).__name__} are already drawn. initialize is only for models that were "
+            "parametrized on the meta device."
         )
     for name, tensor in (*bare.named_parameters(), *bare.named_buffers()):
         if tensor.is_meta:
-            raise MupError(f"{name!r} is on the meta device still: call model.to_empty(device=…) first, then initialize.")
+            raise MupError(f"{name!r} is still on the meta device: call model.to_empty(device=…) first, then initialize.")
     _draw(bare, plan)
     scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=True), WeightsStatus.SCALED)
@@ -76,16 +72,16 @@ def initialize(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One module, and how what it holds is drawn after its children were.
+    """One module, and how its tensors are drawn after those of its children.
 
     Attributes
     ----------
     module, prefix : torch.nn.Module, str
-        The module, and what the names in it begin with in the model.
+        The module, and the prefix of its names in the model.
     reset : tuple of str or None
-        The tensors that its ``reset_parameters`` draws; None if that is not to be called.
+        Tensors that ``reset_parameters`` draws; None if it must not be called.
     described : mapping
-        What descriptions say is drawn, tied or copied, by name in the module.
+        Tensors that descriptions draw, tie or copy, by name in the module.
     """
 
     module: nn.Module
@@ -99,7 +95,6 @@ class _Layer:
         return {self.prefix + name for name in (*described, *(self.reset or ()))}
 
     def tensors(self) -> list[str]:
-        """Names in the model of the module's own tensors that hold numbers."""
         loose = {name: v for name, v in vars(self.module).items() if isinstance(v, torch.Tensor) and v.is_meta}
         return [self.prefix + name for name, tensor in {**loose, **_own(self.module)}.items() if tensor.numel()]
 
@@ -111,7 +106,7 @@ class _Layer:
             if isinstance(what, Copy):
                 tensors = dict(getattr(module, what.of).state_dict(keep_vars=True))
                 for own, tensor in getattr(module, name).state_dict(keep_vars=True).items():
-                    if isinstance(tensor, torch.Tensor):  # neuralop's models keep arguments there, too
+                    if isinstance(tensor, torch.Tensor):  # neuralop's models also store arguments there
                         tensor.copy_(tensors[own])
             elif isinstance(what, Alias) and what.of:  # one tensor under two names, which to_empty makes two
                 owner, _, leaf = what.of.rpartition(".")
@@ -121,16 +116,16 @@ class _Layer:
 
 
 def _draw(model: nn.Module, plan: Plan) -> None:
-    """Draw every parameter and buffer of ``model`` as its constructors would have, or nothing."""
+    """Draw every parameter and buffer of ``model`` as its constructors do, or raise before drawing anything."""
     stds = {row.name: row.default_std for row in plan.rows if row.default_std is not None}
     layers = list(_layers(model, ""))
     drawn = set().union(*(layer.drawn() for layer in layers))
     for layer in layers:
         if unknown := [name for name in layer.tensors() if name not in drawn]:
             raise MupError(
-                f"The default initialisation of {unknown[0]} ({type(layer.module).__name__}) is not known, so it cannot be "
-                "drawn after the meta device: build the model on a real device, give that layer a reset_parameters method, "
-                "or register the layer with a Param whose draw says how (docs/reference/extending.md)."
+                f"The default initialisation of {unknown[0]} ({type(layer.module).__name__}) is unknown, so it cannot be "
+                "drawn after the meta device. Build the model on a real device, add a reset_parameters method to that "
+                "layer, or register it with a Param that has draw=… (docs/reference/extending.md)."
             )
     with torch.no_grad():
         for layer in layers:
@@ -140,41 +135,41 @@ def _draw(model: nn.Module, plan: Plan) -> None:
 
 
 def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
-    """All modules of a model, each after its children; a child that is a copy of another is not gone into."""
-    said = {name: pair for name, pair in describe(module).items() if _says_how(module, name, pair[0])}
-    classes = list(_trusted(module, {function for _, function in said.values()}))
+    """Yield all modules of a model, children first. Children that are copies are not entered."""
+    pairs = {name: pair for name, pair in describe(module).items() if _can_draw(module, name, pair[0])}
+    classes = list(_trusted(module, {function for _, function in pairs.values()}))
     trusted = {function for cls in classes for function in described_as(cls)}
-    described = {name: what for name, (what, function) in said.items() if function in trusted}
+    described = {name: what for name, (what, function) in pairs.items() if function in trusted}
     for name, child in module.named_children():
         if not isinstance(described.get(name), Copy):
             yield from _layers(child, f"{prefix}{name}.")
-    # What is described whole is not reset besides, which may leave the tensors' device, as PhysicsNeMo's kernels do.
+    # If all tensors are described, skip reset_parameters, which may move tensors to another device (PhysicsNeMo's kernels).
     whole = described and _own(module).keys() <= described.keys()
     resets = not whole and any("reset_parameters" in vars(cls) for cls in classes)
     own = _own(module) if isinstance(module, RUNNING_NORMS) else dict(module.named_parameters(recurse=False))
     yield _Layer(module, prefix, tuple(own) if resets else None, described)
 
 
-def _says_how(module: nn.Module, name: str, what: object) -> bool:
-    """Whether a description says how something is drawn; a child unlike the one it may be a copy of is drawn itself."""
+def _can_draw(module: nn.Module, name: str, what: object) -> bool:
+    """Return whether a description can draw a tensor. A Copy needs children of equal shapes."""
     if isinstance(what, Copy):
         of, own = (getattr(module, child).named_parameters() for child in (what.of, name))
         return {child: p.shape for child, p in of} == {child: p.shape for child, p in own}
     return isinstance(what, Alias) or (isinstance(what, Param) and what.draw is not None)
 
 
-def _trusted(module: nn.Module, saying: set[Describe]) -> Iterator[type]:
-    """A module's classes, up to one whose own constructor may draw in a way that no description of ``saying`` tells."""
+def _trusted(module: nn.Module, describing: set[Describe]) -> Iterator[type]:
+    """Yield a module's classes until one whose constructor may draw differently from the descriptions ``describing``."""
     for cls in type(module).__mro__:
         yield cls
-        # torch, and FSDP2's change of class, write constructors that draw nothing else.
+        # Constructors of torch, and of FSDP2's classes, draw nothing else.
         own_constructor = "__init__" in vars(cls) and not cls.__module__.startswith("torch.")
-        if own_constructor and saying.isdisjoint(described_as(cls)) and any(t.numel() for t in _own(module).values()):
+        if own_constructor and describing.isdisjoint(described_as(cls)) and any(t.numel() for t in _own(module).values()):
             return
 
 
 def _own(module: nn.Module) -> dict[str, torch.Tensor]:
-    """A module's own parameters, those with a second name too, and buffers; PhysicsNeMo's have some without numbers."""
+    """Return a module's own buffers and parameters, including second names and empty ones."""
     return {
         **dict(module.named_parameters(recurse=False, remove_duplicate=False)),
         **dict(module.named_buffers(recurse=False)),
@@ -182,14 +177,14 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
-    """Not get_parameter: complex factors are stored as pairs, and their attributes are views."""
+    """Return a parameter itself, where get_parameter would return a complex view of a factor stored as pairs."""
     owner, _, leaf = name.rpartition(".")
     return own_parameters(module.get_submodule(owner)).get(leaf)
 
 
 @contextmanager
 def _gather(module: nn.Module) -> Iterator[None]:
-    """Sharded parameters of ``module`` as whole tensors, of which rank 0's are distributed in the end."""
+    """Replace sharded parameters by whole tensors; at the end distribute those of rank 0."""
     sharded: list[tuple[nn.Module, str, Any]] = [
         (owner, name, parameter)
         for owner in module.modules()

@@ -1,4 +1,4 @@
-"""The plan: one row a parameter, with everything the rule made of it, as data and JSON."""
+"""The plan: a table of all parameters with their multipliers, also as JSON."""
 
 import json
 import math
@@ -11,45 +11,44 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
 from neuralop_mup.errors import MupError, nearest
 
-# Of plans: what they say of kernels of which one side grows.
+# Increases when plans of the same rules change (1: κ of a kernel with one growing side).
 REVISION = 1
 
 
 @dataclass(frozen=True)
 class ParamPlan:
-    """One parameter: what it is, how big, how big at base, and its multipliers (all relative to base).
+    """One parameter: its role, its sizes in this model and at base, and its multipliers relative to base.
 
     Attributes
     ----------
     name, role, layer : str
-        Qualified name, role, and type of the layer that owns it.
+        Qualified name, role, and type of the layer that owns the parameter.
     axes : tuple of str
         Kind of each dimension.
     shape, base_shape : tuple of int
         Logical shapes (active modes on mode axes).
     init_mult : float
-        Factor on the default initialisation, a multiplier of the role included.
+        Factor on the default initialisation, including a multiplier of the role.
     lr_mult, sgd_lr_mult : float
-        The rule's factors on an Adam-like learning rate, and on SGD's.
+        The rule's factors on the learning rates of an Adam-like optimizer and of SGD.
     default_std : float or None
-        Root mean square of the default initialisation at this size; None where that is not random (gates, norms).
+        Root mean square of the default initialisation at this size; None if that is not random (gates, norms).
     why : str
         The rule in a few words.
     owner : str
         Name of the layer.
     init : str
-        How the default initialisation depends on the fans (:class:`~neuralop_mup.Param`); ``own`` where the layer's
-        description has a function for it, ``unknown`` where nobody described the parameter.
+        Default initialisation (:class:`~neuralop_mup.Param`), "own" for a function, "unknown" without a description.
     size, base_size : Size or None
-        The numbers that the rule read, here and at base; None where a parameter holds no numbers.
+        Sizes that the rule used, in this model and at base; None for an empty parameter.
     lacking : bool
-        Whether base, which has fewer layers, lacks the parameter; ``base_shape`` is then that of its last layer.
+        Whether the base model has fewer layers, without this parameter. ``base_shape`` is then that of its last layer.
     frozen : bool
-        Whether the layer's own constructor freezes it, or it was frozen and nothing of it grows.
+        Whether the layer's constructor freezes the parameter, or it was frozen and does not grow.
     fixed : bool
-        Whether nothing of it grows. It keeps its own initialization and the base rate, without multipliers of its role.
+        Whether no dimension grows. Multipliers do not apply then.
     divisor : float
-        What the layer's forward pass divides its input by (``mup.MuReadout``); 1 for other layers.
+        Number by which the layer divides its input (``mup.MuReadout``); 1 for other layers.
     """
 
     name: str
@@ -74,12 +73,12 @@ class ParamPlan:
 
     @property
     def tuned_as(self) -> str:
-        """The role whose multipliers it takes; "fixed", which is none, where nothing of it grows."""
+        """The role that selects user multipliers; "fixed" (no multipliers) if no dimension grows."""
         return "fixed" if self.fixed else self.role
 
     def mup_shape(self, of: int = 1) -> MupShape:
-        """The ``infshape`` that mup's optimizers read; ``of`` is the number of rows in the plan that are not frozen."""
-        # mup writes sizes of what grows alone.
+        """Return the ``infshape`` for mup's optimizers; ``of`` is the number of rows in the plan that are not frozen."""
+        # mup stores base sizes only for growing dimensions.
         axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
         multipliers = self.lr_mult, self.sgd_lr_mult
         return MupShape(axes, self.shape, self.base_shape, *multipliers, of, self.frozen, self.divisor)
@@ -87,30 +86,30 @@ class ParamPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole table. ``str(plan)`` is text; :meth:`to_markdown` and :meth:`to_json` are the other forms.
+    """Table of all parameters with their roles, sizes and multipliers.
 
     Attributes
     ----------
     rule : str
-        Name of the rule that the multipliers follow.
+        Name of the rule.
     rows : tuple of ParamPlan
-        In ``named_parameters`` order.
+        One row per parameter, in the order of ``named_parameters``.
     init_mult : dict
-        Multipliers of init by role (already inside the rows' ``init_mult``).
+        Initialisation multipliers by role (already included in the rows' ``init_mult``).
     init_applied : bool, default True
         Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
     version : int, default 2
-        Version of the rules. A file of another version is refused.
+        Version of the rules. Files of another version are rejected.
     reason : str, default ""
-        What the rule does, in a line.
+        One line about the rule.
     revision : int
-        0 in plans of releases up to 0.3, where κ of a kernel of which one side grows has a factor of the width.
+        0 for plans of releases up to 0.3, which included a factor of the width in κ if only one side of a kernel grows.
     function : callable or None
-        The rule, where it was given as a function. A file keeps its name and every number that it gave.
+        The rule, if you passed a function. A file keeps only its name and the multipliers.
     at_base : str, default ""
-        What the base is, and how it was found out what grows, in words.
+        One line about the base model and how the growing dimensions were found.
     lrs : dict, optional
-        Learning rate of each parameter in an optimizer, in words, where one was given to ``summary``. Not saved.
+        Text with the learning rate of each parameter, if you passed an optimizer to ``summary``. Not saved.
 
     Examples
     --------
@@ -137,17 +136,17 @@ class Plan:
 
     @property
     def mode_rule(self) -> str | ModeRule:
-        """The rule as :func:`~neuralop_mup.core.rules.multipliers` takes it.
+        """The rule, as an argument for :func:`~neuralop_mup.core.rules.multipliers`.
 
         Returns
         -------
         str or callable
-            The name, or the function where one was given.
+            Name of the rule, or the function if you passed one.
 
         Raises
         ------
         MupError
-            If it was a function, of which a file or a pickle has kept the name alone.
+            If the rule was a function and the plan comes from a file or a pickle, which keep only its name.
 
         Examples
         --------
@@ -156,18 +155,18 @@ class Plan:
         """
         if self.function is None and self.rule not in RULES:
             raise MupError(
-                f"The plan follows the rule {self.rule!r}, a function of which only the name was saved, so multipliers at "
-                f"other modes are not known: set neuralop_mup.rules.RULES[{self.rule!r}] to that function first."
+                f"The plan follows the rule {self.rule!r}, a function, and only its name was saved. Multipliers at other "
+                f"modes need the function: set neuralop_mup.rules.RULES[{self.rule!r}] = … first."
             )
         return self.function or self.rule
 
     def __deepcopy__(self, memo: dict) -> "Plan":
-        return self  # nothing in it changes, and a rule that was given as a function stays with it
+        return self  # a plan is immutable, and the copy keeps a rule that is a function
 
     def __getstate__(self) -> dict:
         module = sys.modules.get(getattr(self.function, "__module__", None) or "")
         found = getattr(module, getattr(self.function, "__qualname__", ""), None)
-        # A lambda cannot be pickled, but a model with its plan has to be.
+        # A lambda cannot be pickled, but a model with a plan must be.
         function = self.function if found is self.function else None
         return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
 
@@ -178,8 +177,8 @@ class Plan:
     def __getitem__(self, name: str) -> ParamPlan:
         if name not in self:
             raise MupError(
-                f"A plan is indexed by the name of a parameter, not by {name!r}: its rows are plan.rows, its text is "
-                f"str(plan). Of the names: {nearest(str(name), self._by_name)}"
+                f"A plan has no parameter {name!r}: {nearest(str(name), self._by_name)} Index a plan by parameter names; "
+                "plan.rows holds its rows, str(plan) is its text."
             )
         return self._by_name[name]
 
@@ -193,7 +192,7 @@ class Plan:
         return len(self.rows)
 
     def __str__(self) -> str:
-        """The table, under a line for the rule and one for what was measured."""
+        """Return the table below lines about the rule and the base model."""
         cells = _cells(self)
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -201,18 +200,16 @@ class Plan:
         init = "" if self.init_applied else "; init × not applied"
         head = f"μP plan, rule {self.rule!r}, {len(self.rows)} parameters (lr × is for Adam-like{init})"
         reason = f"{self.rule}: {self.reason}" if self.reason else ""
-        depth = (
-            "base has fewer layers: nothing scales with depth but in MuSOAP" if any(row.lacking for row in self.rows) else ""
-        )
+        depth = "base has fewer layers: only MuSOAP scales with depth" if any(row.lacking for row in self.rows) else ""
         return "\n".join([head, *filter(None, (self.at_base, reason, depth)), *lines])
 
     def to_markdown(self) -> str:
-        """The table as GitHub markdown.
+        """Return the table as GitHub markdown.
 
         Returns
         -------
         str
-            A header, and a line for each parameter.
+            A header and one line per parameter.
 
         Examples
         --------
@@ -225,23 +222,23 @@ class Plan:
 
     @cached_property
     def text(self) -> str:
-        """:meth:`to_json` in one line, made once: it goes into every ``state_dict``."""
+        """:meth:`to_json` in one line, cached because every ``state_dict`` contains it."""
         return self.to_json(indent=None)
 
     def differences(self, other: "Plan") -> list[str]:
-        """What distinguishes another plan from this one, a line each; empty if both scale every parameter alike.
+        """Return the differences to another plan, one line each; empty if both scale every parameter equally.
 
-        Whether the initialisation was applied does not count, nor do rounding errors of another machine.
+        Rounding errors and whether the initialisation was applied do not count.
 
         Parameters
         ----------
         other : Plan
-            The one to compare with.
+            The plan to compare with.
 
         Returns
         -------
         list of str
-            What is different, such as the rule, or a parameter's multiplier.
+            Differences, such as another rule or another multiplier of a parameter.
 
         Examples
         --------
@@ -266,19 +263,19 @@ class Plan:
         return lines
 
     def to_json(self, indent: int | None = 2) -> str:
-        """The plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`ParamPlan`.
+        """Return the plan as JSON: ``rule``, ``version``, ``init_mult`` and ``rows`` with every field of :class:`ParamPlan`.
 
-        Of a rule that was given as a function it has the name, the reason and every number that the function gave.
+        If the rule is a function, only its name, its reason and the multipliers are stored.
 
         Parameters
         ----------
         indent : int or None, default 2
-            Spaces by which the text is indented; None puts all of it into one line.
+            Number of spaces per level; None writes a single line.
 
         Returns
         -------
         str
-            What :meth:`from_json` reads.
+            JSON for :meth:`from_json`.
 
         Examples
         --------
@@ -293,7 +290,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """The plan that :meth:`to_json` wrote.
+        """Read a plan from the JSON of :meth:`to_json`.
 
         Parameters
         ----------
@@ -303,12 +300,12 @@ class Plan:
         Returns
         -------
         Plan
-            Equal to the one that was written, but for a rule that was given as a function: of that it has the name.
+            The plan, equal to the stored one. If the rule was a function, only its name is restored.
 
         Raises
         ------
         MupError
-            If the text is not such a plan, cut off, or written by a version of the rules that this one does not know.
+            If the text is no plan, is truncated, or follows another version of the rules.
 
         Examples
         --------
@@ -320,12 +317,12 @@ class Plan:
             stored = json.loads(text)
             if stored["version"] != RULE_VERSION:
                 raise MupError(
-                    f"The plan follows version {stored['version']} of the rules, this package version {RULE_VERSION}: its "
-                    "multipliers would not be the same. Train on with the release that wrote it."
+                    f"The plan follows version {stored['version']} of the rules, this package version {RULE_VERSION}, with "
+                    "other multipliers. Continue with the release that wrote the plan."
                 )
             for key, what in _REFUSED.items():
                 if stored.pop(key, None):
-                    raise MupError(f"The plan {what} ({key}), which this version does not: train on with release 0.2.")
+                    raise MupError(f"The plan {what} ({key}), which this version cannot do. Continue with release 0.2.")
             stored.setdefault("revision", 0)
             stored.pop("init_pending", None)  # release 0.3.0 wrote it
             stored["rows"] = tuple(ParamPlan(**_fields(row)) for row in stored["rows"])
@@ -333,12 +330,12 @@ class Plan:
             return cls(**stored)
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
             raise MupError(
-                f"This is not the JSON of a plan, or it is cut off ({error}): write it with Plan.to_json."
+                f"This is not the JSON of a plan, or it is truncated ({error}). Write it with Plan.to_json."
             ) from error
 
 
 def _fields(stored: Mapping) -> dict:
-    """Lists as tuples and mappings as sizes, without what 0.2 stored besides."""
+    """Convert lists to tuples and mappings to sizes; drop the fields that only release 0.2 stored."""
     return {
         key: tuple(value) if isinstance(value, list) else Size(**_fields(value)) if isinstance(value, dict) else value
         for key, value in stored.items()
@@ -346,7 +343,7 @@ def _fields(stored: Mapping) -> dict:
     }
 
 
-# What a plan of 0.2 may say that this version leaves out, and what it cannot follow.
+# Fields in plans of release 0.2 that this version ignores, and fields that it cannot follow.
 _FORMER = ("place", "eps_mult", "std_ratio", "steps", "tensor_shape")
 _REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries learning rates over steps"}
 

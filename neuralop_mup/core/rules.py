@@ -1,26 +1,24 @@
-r"""The theory: a parameter's role and its sizes, here and at base, become multipliers.
+r"""Compute multipliers from a parameter's role and its sizes, in this model and in the base model.
 
-Everything is *relative to base*. With ``r_in = fan_in / base fan_in`` and ``r_out`` alike (a fixed dimension
-has r = 1; a vector's fan-in is 1), the whole width rule is three lines, for every role:
+All ratios are relative to base: ``r_in = fan_in / base fan_in`` and ``r_out = fan_out / base fan_out``. A fixed dimension
+has r = 1, and a vector's fan-in is 1. The width rule is the same for every role:
 
 ====================  =========================================  ==================================
 quantity              rule                                       why
 ====================  =========================================  ==================================
 init std              ∝ r_in^(-1/2); readout: r_in^(-1)          sums of r_in independent terms;
                                                                  the output starts small
-the same, one sign    ∝ r_in^(-1)                                terms with a common mean add up
+init std, one sign    ∝ r_in^(-1)                                terms with a common mean add up
                                                                  coherently
 lr, Adam-like         × 1 / r_in                                 an update's r_in entries add up
                                                                  coherently
-lr, SGD               × r_out / r_in                             besides, gradients shrink as 1/r_out
+lr, SGD               × r_out / r_in                             gradients also shrink as 1/r_out
 ====================  =========================================  ==================================
 
-Fourier kernels take a further factor κ, the *mode factor*, on init std and on the Adam learning rate; see
-:func:`mode_factor`. Their width part sees the channel contraction alone: a dense kernel contracts ``in_channels``
-terms for each mode, a separable one a single term (fan_in = 1).
+Fourier kernels have a further factor κ in init std and Adam learning rate (:func:`mode_factor`). Their fan-in counts only
+channels: ``in_channels`` for a dense kernel, 1 for a separable one.
 
-An init *multiplier* is what the default initialisation must be multiplied with, i.e. the wanted change of std divided by
-the change that the default initialisation makes on its own (:func:`default_std`).
+The init *multiplier* is the rule's change of std, divided by the change of the default initialisation (:func:`default_std`).
 
 ========  ================================  ============  ==========  ===================
 role      default std                       init ×        Adam lr ×   SGD lr ×
@@ -35,17 +33,14 @@ spectral  ∝ 1/(in·out), one sign            κ r_out       κ / r_in    r_out
 factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out / r_in
 ========  ================================  ============  ==========  ===================
 
-The factors of a Tucker, CP or tensor-train kernel are spectral parameters with fans of their own: read from inputs
-(channels and a mode) to outputs, each rank index is summed by exactly one factor, and a factor's fan-in is the product
-of what it sums. Then ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in,
-as the dense rule wants. κ goes to one factor, the one with the output channels, so that the kernel and each part of its
-update carry it once (derived in docs/explain/layouts.md).
+Each factor of a Tucker, CP or tensor-train kernel is a spectral parameter. Its fan-in is the product of the sizes that it
+sums over, so ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in. Only the
+factor with the output channels carries κ (docs/explain/layouts.md).
 
-The rows of kernels suppose that in and out grow alike. A dense kernel that writes channels which do not grow starts as the
-readout does, at κ r_in^(-1), and κ of a kernel of which one side alone grows is that of a square one (``planning.py``).
+The rows for kernels assume that in and out grow by the same ratio. With fixed output channels, the init std of a dense
+kernel is ∝ κ r_in^(-1). If only one side grows, κ is that of a square kernel.
 
-Depth has no rule under Adam: none held (docs/evidence/transfer.md). :func:`length_factor` says how a learning rate follows
-the number of steps.
+Depth has no rule under Adam, because none transferred (docs/evidence/transfer.md).
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
@@ -58,7 +53,7 @@ Examples
 >>> rules.multipliers("hidden", size, base, "operator-norm").adam_lr
 0.25
 
-A rule of one's own, by its name on the command line too:
+Add a rule; it can then be used by name, also on the command line:
 
 >>> def half_as_steep(size, base):
 ...     "κ = the root of log-modes."
@@ -97,37 +92,35 @@ __all__ = [
 ]
 
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
-# Roles, and Fourier kernels as wholes, where "spectral" is each factor of a factorized one.
+# "spectral" multiplies each factor of a factorized kernel; "kernel" multiplies the reconstructed kernel.
 OF_INIT = (*ROLES, "kernel")
-# neuralop's kernels have blocks of operator norm 2, as against about 1 of the skip beside them; a tenth of that lets each
-# layer begin as its skip (benchmarks/suite.py init of commit b7062af, docs/evidence/optimizers.md).
+# Blocks of neuralop's kernels have operator norm 2, skip connections about 1: with 0.1, a layer starts close to its skip
+# connection (benchmarks/suite.py init of commit b7062af, docs/evidence/optimizers.md).
 SMALL_KERNELS = {"kernel": 0.1}
 
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of one parameter that the rules read.
+    """The sizes of one parameter that the rules use.
 
     Attributes
     ----------
     fan_in, fan_out : int
-        Terms that one output entry sums, and output entries; for a vector ``fan_in = 1``.
+        Number of summed terms per output entry, and number of output entries. A vector has ``fan_in = 1``.
     default_std : float, default 1.0
         Standard deviation of neuralop's own initialisation (:func:`default_std`).
     modes : tuple of int, default ()
-        Fourier modes per sign on each axis, ``K_i = n_modes_i // 2`` (an odd n_modes keeps the mean and K of either sign,
-        an even one K of one sign and K - 1 of the other); empty for all but kernels (of a factorized kernel: all but the
-        factor that carries κ).
+        Fourier modes per sign on each axis, ``n_modes_i // 2``. Empty for parameters that do not carry κ.
     blocks : int, default 1
-        Number N of the kernel's independent channel blocks, one for each stored mode.
+        Number of independent channel blocks, one per stored mode.
     block : (int, int), default (1, 1)
-        Shape (in, out) of one such block; (1, 1) for a separable kernel.
+        Shape (in, out) of one block; (1, 1) for a separable kernel.
     one_sign : bool, default False
-        Whether entries are drawn with one sign, so that their mean, not their spread, makes the norm.
+        Whether all entries are drawn with the same sign, so that their mean determines the norm.
 
     Examples
     --------
-    A kernel of 16 channels with 12 modes of each sign on one axis, and 13 blocks:
+    A kernel with 16 channels, 12 modes of each sign on one axis, and 13 blocks:
 
     >>> from neuralop_mup import rules
     >>> rules.Size(fan_in=16, fan_out=16, modes=(12,), blocks=13, block=(16, 16)).default_std
@@ -145,16 +138,16 @@ class Size:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """What a rule makes of one parameter: factors on default init and learning rates (all 1 at base).
+    """Factors on one parameter's default initialisation and learning rates (all 1 at base).
 
     Attributes
     ----------
     init : float
         Factor on the default initialisation.
     adam_lr, sgd_lr : float
-        Factors on the learning rate of an Adam-like optimizer, and of SGD.
+        Factors on the learning rates of an Adam-like optimizer and of SGD.
     kappa : float, default 1.0
-        The mode factor κ, which is in ``init`` and ``adam_lr``; 1 for all but kernels.
+        Mode factor, included in ``init`` and ``adam_lr``.
 
     Examples
     --------
@@ -171,30 +164,29 @@ class Multipliers:
 
 
 def default_std(kind: str, fan_in: int, fan_out: int) -> float:
-    """Standard deviation of a default initialisation (root mean square; of the modulus where entries are complex).
+    """Return the standard deviation of a default initialisation (root mean square of the absolute values).
 
     Parameters
     ----------
     kind : {"fan_in", "mean_fan", "fan_out", "positive", "constant"}
-        ``fan_in``: torch's default for linear and convolution layers, weight and bias: U(±1/√fan_in), so
-        1/√(3 fan_in); the fan-in of a convolution includes its stencil.
-        ``mean_fan``: neuralop's SpectralConv, kernel and bias: √(2/(fan_in + fan_out)).
-        ``fan_out``: the same where the kernel is separable, so in = out = channels: 1/√fan_out.
-        ``positive``: real and imaginary part from U[0, 1/(fan_in·fan_out)), as PhysicsNeMo and FNO codes before 2023 draw
-        kernels: E|w|² = 2/3 / (fan_in·fan_out)². All entries have one sign.
+        ``fan_in``: torch's linear and convolution layers, U(±1/√fan_in): 1/√(3 fan_in).
+        ``mean_fan``: neuralop's SpectralConv: √(2/(fan_in + fan_out)).
+        ``fan_out``: a separable SpectralConv: 1/√fan_out.
+        ``positive``: kernels of PhysicsNeMo and of FNO codes before 2023, with real and imaginary part from
+        U[0, 1/(fan_in·fan_out)), so E|w|² = 2/3 / (fan_in·fan_out)².
         ``constant``: ones and zeros (gates, norms): 1.
     fan_in, fan_out : int
-        Fans of the layer.
+        Fans of the layer. The fan-in of a convolution includes its stencil.
 
     Returns
     -------
     float
-        The root mean square of the weights as they are drawn.
+        Root mean square of the drawn weights.
 
     Raises
     ------
     MupError
-        For an unknown kind.
+        If ``kind`` is unknown.
 
     Examples
     --------
@@ -203,7 +195,7 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
     (0.25, 0.125)
     """
     if kind not in _STDS:
-        raise MupError(f"There is no default init {kind!r}: {nearest(kind, _STDS)}")
+        raise MupError(f"Unknown default init {kind!r}: {nearest(kind, _STDS)}")
     return _STDS[kind](fan_in, fan_out)
 
 
@@ -217,18 +209,18 @@ _STDS: dict[str, Callable[[int, int], float]] = {
 
 
 def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -> float:
-    """Standard deviation that neuralop (tensorly-torch) gives to each factor of a factorized kernel.
+    """Return the standard deviation that neuralop (tensorly-torch) uses for each factor of a factorized kernel.
 
     Parameters
     ----------
     kernel_std : float
-        Standard deviation that the reconstructed kernel is meant to have.
+        Target standard deviation of the reconstructed kernel.
     ranks : int
         Product of all ranks.
     factors : int
-        Number of random factors, a Tucker core included.
+        Number of random factors, including a Tucker core.
     rank_power : float
-        1/2 for Tucker and CP, whose reconstruction hits ``kernel_std``; 1 for TT, whose misses it by √ranks.
+        1/2 for Tucker and CP, which reproduce ``kernel_std``; 1 for TT, which misses it by a factor √ranks.
 
     Returns
     -------
@@ -247,24 +239,23 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
 def log_modes(size: Size, base: Size) -> float:
     """κ = √(Σ log K_base / Σ log K), summed over axes (the paper's Theorem 3.5).
 
-    The largest of N = Θ(K^d) sub-Gaussian numbers grows as √(log N) = √(d log K), and so does the operator norm of a
-    kernel, and of its update, at one channel. K = n_modes // 2 is the number of modes per sign on an axis. One that keeps
-    the mean alone (n_modes = 1, K = 0) adds nothing to the sum, as K = 1 does.
+    At one channel, the operator norm of a kernel is the largest of N = Θ(K^d) sub-Gaussian numbers, and grows as √(log N) =
+    √(d log K). Axes with K = n_modes // 2 ≤ 1 add zero.
 
     Parameters
     ----------
     size, base : Size
-        The kernel here and at base.
+        Sizes of the kernel in this model and in the base model.
 
     Returns
     -------
     float
-        κ; exactly 1 where the modes are equal.
+        Mode factor κ.
 
     Raises
     ------
     MupError
-        If no axis has K ≥ 2: the logarithms sum to zero and the rule is undefined.
+        If no axis has K ≥ 2, because Σ log K is then zero.
 
     Examples
     --------
@@ -275,9 +266,8 @@ def log_modes(size: Size, base: Size) -> float:
     for what, ks in (("the model", size.modes), ("base", base.modes)):
         if max(ks) <= 1:
             raise MupError(
-                f"Under rule='log-modes' the mode factor divides by Σ log K, which is zero for {what}: K = "
-                f"n_modes // 2 = {tuple(ks)} on axes {tuple(range(len(ks)))}. Take n_modes ≥ 4 on some axis, or "
-                "rule='operator-norm', which is finite at K = 1."
+                f"rule='log-modes' divides by Σ log K, which is zero for {what}: K = n_modes // 2 = {tuple(ks)} on axes "
+                f"{tuple(range(len(ks)))}. Use n_modes ≥ 4 on some axis, or rule='operator-norm', which is finite at K = 1."
             )
     at_base, here = (sum(math.log(max(k, 1)) for k in modes) for modes in (base.modes, size.modes))
     return math.sqrt(at_base / here)
@@ -286,26 +276,25 @@ def log_modes(size: Size, base: Size) -> float:
 def operator_norm(size: Size, base: Size) -> float:
     """κ = g_base / g, g = E max‖block‖ / √in: the expected largest block norm of a kernel, per √in.
 
-    A kernel is block-diagonal over modes, so its operator norm is that of the largest of its N independent in×out blocks,
-    ``largest_norm`` for Gaussian entries; the width rule takes care of the factor √in, where in and out grow alike. A kernel
-    of which one side alone grows takes the κ of a square one of these channels.
-    At one channel and N → ∞ this is log-modes; at many channels it tends to no mode rule at all; it is finite at K = 1.
-    Channels of a separable kernel do not mix: what counts is the norm of a channel over modes, in = out = 1, as features
-    are measured by their RMS over channels. A factorized kernel takes the κ of the dense kernel that it stands for.
+    A kernel is block-diagonal over modes, so its operator norm is the largest norm of its N independent in×out blocks. The
+    width rule covers the factor √in. At one channel and N → ∞, κ is that of log-modes; with many channels it tends to 1.
+
+    Channels of a separable kernel do not mix, so its blocks are numbers (in = out = 1). A factorized kernel has the κ of the
+    dense kernel that it represents. If only one side grows, κ is that of a square kernel.
 
     Parameters
     ----------
     size, base : Size
-        The kernel here and at base.
+        Sizes of the kernel in this model and in the base model.
 
     Returns
     -------
     float
-        κ; exactly 1 where blocks are equal in shape and number.
+        Mode factor κ.
 
     Examples
     --------
-    Eight times the modes count for less at more channels:
+    With more channels, 8 times as many modes change κ less:
 
     >>> from neuralop_mup import rules
     >>> def kappa(channels):
@@ -321,39 +310,38 @@ def operator_norm(size: Size, base: Size) -> float:
     return g(base) / g(size)
 
 
-def _width_alone(size: Size, base: Size) -> float:
-    """κ = 1: kernels scale with width alone."""
+def _only_width(size: Size, base: Size) -> float:
+    """κ = 1: kernels scale only with width."""
     return 1.0
 
 
 def _standard(size: Size, base: Size) -> float:
-    """no μP: everything is as constructed, every multiplier 1."""
+    """no μP: standard parametrization, every multiplier is 1."""
     return 1.0
 
 
 ModeRule = Callable[[Size, Size], float]
 
-# The mode factor κ of a kernel from its sizes, here and at base. The first line of the docstring is the reason that a
-# summary prints. A function of one's own works as an argument; put in here, it works by name, from the command line too.
+# Functions (size, base) → κ. A summary prints the first line of the function's docstring.
 RULES: dict[str, ModeRule] = {
     "operator-norm": operator_norm,
     "log-modes": log_modes,
-    "none": _width_alone,
+    "none": _only_width,
     "standard": _standard,
 }
 DEFAULT_RULE = "operator-norm"
 
-# Goes up when a rule of that name gives other numbers, so that plans of another version are refused.
+# Increases when a named rule returns other numbers.
 RULE_VERSION = 2
 
 
 def check_rule(rule: str | ModeRule) -> str:
-    """Name of a rule, which is a key of :data:`RULES` or a function of two sizes.
+    """Return the name of a rule.
 
     Parameters
     ----------
     rule : str or callable
-        What was given as a rule.
+        A key of :data:`RULES`, or ``function(size, base) -> κ``.
 
     Returns
     -------
@@ -363,7 +351,7 @@ def check_rule(rule: str | ModeRule) -> str:
     Raises
     ------
     MupError
-        If it is neither, or the function's name is that of another rule.
+        If ``rule`` is neither, or the function has the name of another rule.
 
     Examples
     --------
@@ -374,63 +362,63 @@ def check_rule(rule: str | ModeRule) -> str:
     if callable(rule):
         name = getattr(rule, "__name__", type(rule).__name__)
         if RULES.get(name, rule) is not rule:
-            raise MupError(f"The function given as rule is named {name!r}, as another rule is: give it another name.")
+            raise MupError(f"The rule function {name!r} has the name of another rule. Rename the function.")
         return next((known for known, function in RULES.items() if function is rule), name)
     if rule not in RULES:
         raise MupError(
-            f"There is no rule {rule!r}: {nearest(str(rule), RULES)} A function of two Sizes (the kernel's, and its base's) "
-            "that returns κ is a rule, too."
+            f"Unknown rule {rule!r}: {nearest(str(rule), RULES)} You can also pass a function of two Sizes (of the kernel "
+            "and of the base kernel) that returns κ."
         )
     return rule
 
 
 def reason_of(rule: str | ModeRule) -> str:
-    """What a rule does, in the first line of its function's docstring; empty if it has none.
+    """Return the first line of the docstring of a rule's function; empty without a docstring.
 
     Parameters
     ----------
     rule : str or callable
-        As for :func:`mode_factor`.
+        A key of :data:`RULES`, or ``function(size, base) -> κ``.
 
     Returns
     -------
     str
-        Without its full stop.
+        The line without its full stop.
 
     Raises
     ------
     MupError
-        For an unknown name.
+        If the name is unknown.
 
     Examples
     --------
     >>> from neuralop_mup import rules
     >>> rules.reason_of("none")
-    'κ = 1: kernels scale with width alone'
+    'κ = 1: kernels scale only with width'
     """
     function = rule if callable(rule) else RULES[check_rule(rule)]
     return (function.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
-    """κ of one kernel: how its init std and Adam learning rate shrink as modes are added.
+    """Return κ, the factor on init std and Adam learning rate of a kernel for its number of modes.
 
     Parameters
     ----------
     rule : str or callable
         A key of :data:`RULES`, or ``function(size, base) -> κ``.
     size, base : Size
-        The kernel here and at base.
+        Sizes of the kernel in this model and in the base model.
 
     Returns
     -------
     float
-        Exactly 1 where the sizes are equal.
+        Mode factor κ.
 
     Raises
     ------
     MupError
-        If a function fails, does not return a positive number, or is not 1 at base.
+        If the rule fails, does not return a positive number, or is not 1 at base.
 
     Examples
     --------
@@ -445,40 +433,40 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
         kappa, at_base = function(size, base), function(base, base)
     except MupError:
         raise
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function may raise anything
         raise MupError(
-            f"The rule {name!r} failed with {type(error).__name__}: {error}. It is called with two Sizes, of a kernel and "
-            f"of the same at base, here {size} and {base}."
+            f"The rule {name!r} failed with {type(error).__name__}: {error}. It must accept two Sizes, of the kernel and of "
+            f"the base kernel, here {size} and {base}."
         ) from error
     for what, value in (("κ", kappa), ("κ at base", at_base)):
         if not is_multiplier(value):
             raise MupError(
-                f"The rule {name!r} gives {what} = {value!r} for {size} with base {base}; it must return a positive number."
+                f"The rule {name!r} returned {what} = {value!r} for {size} with base {base}: return a positive number."
             )
     if not math.isclose(at_base, 1, rel_tol=1e-9):
         raise MupError(
-            f"The rule {name!r} gives κ = {at_base:.6g} for equal sizes, and at base a model must stay as it is: return "
-            "g(base) / g(size) for some function g."
+            f"The rule {name!r} returned κ = {at_base:.6g} for equal sizes. κ must be 1 at base: return g(base) / g(size) "
+            "for some function g."
         )
     return 1.0 if size == base else float(kappa)
 
 
 def length_factor(steps: int, base_steps: int) -> float:
-    """√(T_base / T), the factor on the learning rate of a run of T steps that was tuned for T_base, schedules alike.
+    """Return √(T_base / T), the factor on the learning rate if a run has T steps and the rate was tuned with T_base.
 
-    Optimization that is averaged over T noisy steps wants a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on
-    Optimization 19, 2009); for language models other powers were fitted (arXiv:2409.19913). The root is what was measured
-    here, from 300 to 1,000 steps (docs/evidence/transfer.md).
+    Averaging over T noisy steps needs a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on Optimization 19, 2009). We
+    measured the square root from 300 to 1,000 steps, with schedules stretched to the run's length
+    (docs/evidence/transfer.md). For language models other powers were fitted (arXiv:2409.19913).
 
     Parameters
     ----------
     steps, base_steps : int
-        Optimizer steps of this run, and of the one that the learning rate is of.
+        Number of optimizer steps of this run, and of the run that tuned the learning rate.
 
     Returns
     -------
     float
-        1 where the steps are equal.
+        Factor on the learning rate.
 
     Examples
     --------
@@ -490,26 +478,26 @@ def length_factor(steps: int, base_steps: int) -> float:
 
 
 def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
-    """Multipliers of one parameter (the table at the top of this module).
+    """Return the multipliers of one parameter (the table at the top of this module).
 
     Parameters
     ----------
     role : {"input", "hidden", "readout", "vector", "spectral"}
-        What the parameter is.
+        Role of the parameter.
     size, base : Size
-        Its numbers here and at base.
+        Sizes of the parameter in this model and in the base model.
     rule : str or callable
-        See :func:`mode_factor`; ``standard`` is the standard parametrization: every multiplier is 1.
+        A key of :data:`RULES`, or ``function(size, base) -> κ``.
 
     Returns
     -------
     Multipliers
-        All exactly 1 when ``size == base``.
+        Multipliers, all exactly 1 if ``size == base``.
 
     Raises
     ------
     MupError
-        For an unknown rule, or a function that is none; see :func:`mode_factor`.
+        If the rule is unknown or fails.
 
     Examples
     --------
@@ -523,24 +511,24 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     r_in = size.fan_in / base.fan_in
     r_out = size.fan_out / base.fan_out
     kappa = mode_factor(rule, size, base) if size.modes else 1.0
-    wanted = kappa * (1 / r_in if role == "readout" or size.one_sign else r_in**-0.5)
+    std = kappa * (1 / r_in if role == "readout" or size.one_sign else r_in**-0.5)
     return Multipliers(
-        init=wanted / (size.default_std / base.default_std),
+        init=std / (size.default_std / base.default_std),
         adam_lr=kappa / r_in,
-        # The rule for modes is Adam's; SGD keeps the width rule alone.
+        # The rule for modes is derived for Adam; SGD uses only the width rule.
         sgd_lr=r_out / r_in,
         kappa=kappa,
     )
 
 
 def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequence[str] = ROLES) -> dict[str, float]:
-    """Multipliers by role, which a user gives on top of the rule: known roles, positive finite numbers."""
+    """Return the user's multipliers by role, after checking roles and values."""
     if not isinstance(values, (Mapping, type(None))):
-        raise MupError(f"{what} is {values!r}; give a dict by role, such as {{'readout': 0.5}}.")
+        raise MupError(f"{what} is {values!r}; pass a dict by role, such as {{'readout': 0.5}}.")
     values = dict(values or {})
     for role, value in values.items():
         if role not in known:
             raise MupError(f"{what} has no role {role!r}: {nearest(str(role), known)}")
         if not is_multiplier(value):
-            raise MupError(f"{what}[{role!r}] is {value!r}; give a number between 1e-12 and 1e12.")
+            raise MupError(f"{what}[{role!r}] is {value!r}; use a number between 1e-12 and 1e12.")
     return {role: float(value) for role, value in values.items()}

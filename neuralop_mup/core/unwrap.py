@@ -1,8 +1,8 @@
-"""What a training script wraps a model in, and how to see the model through it.
+"""Access the model inside the wrappers of a training script.
 
-A plan belongs to the bare model. Everything that takes a model looks through the wrappers that hold it whole, here and
-nowhere else, so that parameters have one name each and learning rates are the same before and after wrapping. FSDP2
-(``fully_shard``) is no wrapper: the model stays, its parameters become sharded tensors.
+A plan belongs to the bare model. Every function that accepts a model unwraps it here, so parameter names and learning rates
+are the same before and after wrapping. FSDP2 (``fully_shard``) is no wrapper: the model stays and its parameters become
+sharded tensors.
 """
 
 from typing import Any
@@ -16,15 +16,15 @@ from neuralop_mup.torch_private import ONE_MODULE
 
 
 def _inner(module: nn.Module) -> nn.Module | None:
-    """The model inside one wrapper; None where ``module`` wraps nothing."""
+    """Return the model inside one wrapper, or None if ``module`` is no wrapper."""
     if isinstance(module, (DistributedDataParallel, DataParallel, AveragedModel)):
         return module.module
     for cls in type(module).__mro__:
         where = (cls.__module__, cls.__qualname__)
         if where == ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"):
             raise MupError(
-                "FullyShardedDataParallel flattens parameters, so that none keeps its own learning rate: use "
-                "neuralop_mup.shard(model), which is torch's fully_shard (FSDP2)."
+                "FullyShardedDataParallel flattens parameters, so they cannot have different learning rates. Use "
+                "neuralop_mup.shard(model), which applies torch's fully_shard (FSDP2)."
             )
         if where in ONE_MODULE:
             return getattr(module, ONE_MODULE[where])
@@ -32,12 +32,12 @@ def _inner(module: nn.Module) -> nn.Module | None:
 
 
 def unwrap(model: Any) -> Any:
-    """The bare model inside DistributedDataParallel, DataParallel, torch.compile, AveragedModel, or several of them.
+    """Return the bare model inside DistributedDataParallel, DataParallel, torch.compile, AveragedModel, or several of them.
 
     Parameters
     ----------
     model : Any
-        A model, wrapped or not. What is no module is returned as it is.
+        A model, wrapped or not. Objects that are no module are returned unchanged.
 
     Returns
     -------
@@ -47,8 +47,8 @@ def unwrap(model: Any) -> Any:
     Raises
     ------
     MupError
-        If the model is wrapped by FSDP1 (FullyShardedDataParallel), or if only a part of it is wrapped, so that the
-        parameters there have other names than in the plan.
+        If the model is wrapped by FSDP1 (FullyShardedDataParallel), or a part of it is wrapped, which renames its
+        parameters.
 
     Examples
     --------
@@ -66,27 +66,27 @@ def unwrap(model: Any) -> Any:
         if module is not model and _inner(module) is not None:
             raise MupError(
                 f"{name!r} of this {type(model).__name__} is wrapped by {type(module).__name__}, which renames its "
-                f"parameters: wrap the whole model, or compile the part in place (model.{name}.compile())."
+                f"parameters. Wrap the whole model, or compile the part in place (model.{name}.compile())."
             )
     return model
 
 
 def look_through(model: nn.Module) -> nn.Module:
-    """:func:`unwrap` without a look at the parts, which takes long for every step."""
+    """Remove wrappers as :func:`unwrap` without checking submodules, for speed in every step."""
     while (inner := _inner(model)) is not None:
         model = inner
     return model
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether parameters are DTensors, as after ``fully_shard``."""
+    """Return whether parameters are DTensors, as after ``fully_shard``."""
     return any(hasattr(p, "device_mesh") and hasattr(p, "full_tensor") for p in model.parameters())
 
 
 def check_unsharded(model: nn.Module, what: str) -> None:
-    """Refuse a model whose parameters are sharded."""
+    """Raise MupError if the model's parameters are sharded."""
     if is_sharded(model):
         raise MupError(
-            f"The parameters of this {type(model).__name__} are sharded already, and {what} reads whole ones: call {what} "
-            "first (on the meta device it costs no memory), then neuralop_mup.shard(model)."
+            f"The parameters of this {type(model).__name__} are already sharded, but {what} needs whole ones. Call {what} "
+            "first (on the meta device it needs no memory), then neuralop_mup.shard(model)."
         )

@@ -1,4 +1,4 @@
-"""What the blocks of a model return, and how large it is."""
+"""Outputs of a model's blocks, and their root mean square."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +22,9 @@ def call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) ->
 
 
 def call_with_hooks(model: nn.Module, inputs: Any, hooks: Mapping[str, Callable]) -> Any:
-    """The output in evaluation mode, with a forward hook on each of these modules. Afterwards all is as it was."""
+    """Return the output in evaluation mode, with a forward hook on each named module; then restore modes and hooks."""
     with ExitStack() as afterwards:
-        for module in model.modules():  # a part may be in eval mode by itself
+        for module in model.modules():  # submodules may have different modes
             afterwards.callback(setattr, module, "training", module.training)
         for name, hook in hooks.items():
             afterwards.enter_context(model.get_submodule(name).register_forward_hook(hook))
@@ -33,13 +33,12 @@ def call_with_hooks(model: nn.Module, inputs: Any, hooks: Mapping[str, Callable]
 
 
 def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Output of every block of ``model`` at ``x`` (several inputs: by name), from input to output.
+    """Return the output of every block of ``model`` at ``x`` (several inputs by name), from input to output.
 
-    A block is a child of the model that holds parameters (each member of a ModuleList or ModuleDict counts as one; of a
-    whole model inside a class that wraps it, its own blocks); a child that is
-    called once a layer, as neuralop's FNOBlocks is, gives one entry a call: ``fno_blocks.0``, ``fno_blocks.1``, … Of a
-    block that returns several tensors each is an entry, by its index or key: ``encoder[0]``, ``encoder[out]``, …
-    Features are real or complex tensors of one number or more: indices and masks are none.
+    A block is a child of the model with parameters. Each member of a ModuleList or ModuleDict is a block; a class that wraps
+    a whole model has that model's blocks. A child that is called once per layer, such as neuralop's FNOBlocks, has one entry
+    per call: ``fno_blocks.0``, ``fno_blocks.1``, … If a block returns several tensors, each has an entry with its index or
+    key: ``encoder[0]``, ``encoder[out]``, … Only non-empty real or complex floating-point tensors count.
     """
     seen: list[tuple[str, torch.Tensor]] = []
 
@@ -47,8 +46,8 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
         found = list(_leaves(block, output))
         if not found:
             warnings.warn(
-                f"Nothing is known of the block {block}, which returns no tensor of numbers but a {type(output).__name__}: "
-                "return a tensor, or a tuple, list or dict of them, to have it measured.",
+                f"The block {block} returns no floating-point tensor but a {type(output).__name__}, so it is not measured. "
+                "Return a tensor, or a tuple, list or dict of tensors.",
                 stacklevel=1,
             )
         seen.extend((name if len(found) > 1 else block, value) for name, value in found)
@@ -62,7 +61,7 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
 
 
 def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of numbers in what a block returned, each by how it is reached."""
+    """Yield the floating-point tensors in a block's output, each with the path to it."""
     if isinstance(output, (tuple, list)):
         output = dict(enumerate(output))
     if isinstance(output, Mapping):
@@ -83,6 +82,6 @@ def _blocks(model: nn.Module, prefix: str = "") -> Iterator[str]:
 
 
 def rms(x: torch.Tensor) -> float:
-    """Root mean square of |x|, in float64; complex entries count by their modulus."""
+    """Return the root mean square of |x|, computed in float64."""
     x = torch.view_as_real(x).double().square().sum(-1) if x.is_complex() else x.double().square()
     return x.mean().sqrt().item()

@@ -1,8 +1,7 @@
-"""What one optimizer step did: to kernels, to features, and with which learning rates.
+"""Measure an optimizer step: changes of kernels and features, and learning rates.
 
-A kernel is block-diagonal over Fourier modes, so the operator norm of its update ΔR is the largest over modes k of
-‖ΔR_k‖, the spectral norm of a complex in × out matrix. The mode rule keeps just that in bounds as modes are added (Li,
-Yoo, Yang, arXiv:2506.19396, Theorem 3.5), and the features' change is what the coordinate check looks at.
+The operator norm of a kernel's update ΔR is the maximum over modes k of ‖ΔR_k‖, the spectral norm of an in × out block. The
+mode rule keeps it bounded as modes are added (Li, Yoo, Yang, arXiv:2506.19396, Theorem 3.5).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from neuralop_mup.optim.learning_rate import effective_lrs, factors
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]
 
-_EXACT = 1 << 20  # numbers times the smaller side: up to here all blocks are decomposed outright
+_EXACT = 1 << 20  # entries times the smaller side; below this, decompose all blocks
 _CANDIDATES = 4
 _ITERATIONS = 3
 
@@ -31,38 +30,36 @@ _ITERATIONS = 3
 def update_stats(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs | None = None, closure: Callable | None = None
 ) -> list[Record]:
-    """Take one step of ``optimizer`` (gradients are there) and measure what it did.
+    """Take one step of ``optimizer``, with gradients already computed, and measure its effect.
 
     Parameters
     ----------
     model : torch.nn.Module
         A model of known layers, parametrized or not.
     optimizer : torch.optim.Optimizer
-        Its optimizer.
+        Optimizer of the model.
     inputs : tensor or dict, optional
-        A batch of inputs, as the model is called with them (several: by name), on which features are compared, in
-        evaluation mode. Without it no features are measured.
+        Input batch for comparing features in evaluation mode; several inputs by name. Default: measure no features.
     closure : callable, optional
-        Handed to ``optimizer.step``.
+        Passed to ``optimizer.step``.
 
     Returns
     -------
     list of dict
-        ``kind``, ``name``, ``value``:
+        Records with ``kind``, ``name`` and ``value``:
 
-        - ``kernel_update``, a convolution: max over modes of ‖ΔR_k‖, in the kernel's own units. Of a factorized kernel,
-          that of the kernel that its factors make; of a separable one, where blocks are single numbers, the largest
-          change of a modulus. Where blocks are many and large, the few with the largest estimates (power iteration)
-          are decomposed.
-        - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change. A block that
-          returns no tensor of numbers has none.
-        - ``lr``, a param group: the learning rate that the step was made with.
+        - ``kernel_update``, per convolution: maximum over modes of ‖ΔR_k‖, in the kernel's units. A factorized kernel is
+          reconstructed first; for a separable one it is the largest change of an entry. For many large blocks, power
+          iteration selects candidates.
+        - ``feature`` and ``feature_update``, per block: RMS of its output before the step, and of the change. Blocks that
+          return no floating-point tensor have none.
+        - ``lr``, per param group: the learning rate of the step.
         - ``mode_mult``, ``learned_mult``, ``schedule_factor``: factors of that learning rate.
 
     Raises
     ------
     MupError
-        If the model holds a parameter that no adapter claims, or is sharded; or ``inputs`` is no batch.
+        If the model has an undescribed parameter or is sharded, or ``inputs`` is no batch.
 
     Examples
     --------
@@ -82,7 +79,7 @@ def update_stats(
 
 
 class Step:
-    """The state of a model before a step, to be compared with what it is after."""
+    """State of a model before a step, for comparison with its state afterwards."""
 
     def __init__(self, model: nn.Module, inputs: Inputs | None = None) -> None:
         self.model = unwrap(model)
@@ -95,7 +92,7 @@ class Step:
         return {} if self.inputs is None else features(self.model, self.inputs)
 
     def compare(self, optimizer: torch.optim.Optimizer) -> list[Record]:
-        """Records of :func:`update_stats`."""
+        """Return the records of :func:`update_stats`."""
         records = [
             {"kind": "kernel_update", "name": name, "value": kernel_norm(read().detach() - self._kernels[name], axes)}
             for name, (read, axes) in self._read.items()
@@ -114,22 +111,22 @@ class Step:
 
 
 def check_inputs(inputs: Any) -> Inputs | None:
-    """Refuse what a model cannot be called with."""
+    """Return inputs of a model; raise MupError if they contain no tensor."""
     tensors = inputs.values() if isinstance(inputs, Mapping) else [inputs]
     if inputs is not None and not any(isinstance(value, torch.Tensor) for value in tensors):
         raise MupError(
-            f"The batch to measure features on is a {type(inputs).__name__}; give the model's input as a tensor, or "
-            "several by name as the model's forward calls them, e.g. {'x': x}."
+            f"The batch for measuring features is a {type(inputs).__name__}. Pass the model's input as a tensor, or "
+            "several inputs by their names in the model's forward, e.g. {'x': x}."
         )
     return inputs
 
 
 def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]]:
-    """For each kernel, by its convolution's name, a function that reads it (complex, whole) and the kinds of its axes."""
+    """Return for each convolution a function that reads its whole complex kernel, and the kinds of the kernel's axes."""
     if is_sharded(model):
         raise MupError(
-            f"The parameters of this {type(model).__name__} are sharded, so that no process has a whole kernel: measure "
-            "updates in a run on one device, or under DistributedDataParallel."
+            f"The parameters of this {type(model).__name__} are sharded, so no process has a whole kernel. Measure updates "
+            "on one device, or under DistributedDataParallel."
         )
     axes_of, result = kernels_and_axes(model), {}
     tensors: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, FactorizedTensor)}
@@ -137,11 +134,11 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
         if isinstance(tensor, DenseTensor):
             axes = _without_pairs(axes_of[f"{name}.tensor"])
         else:
-            size = 1 if isinstance(tensor, TTTensor) else 0  # of (rank, size, rank), other factors of (size, rank)
+            size = 1 if isinstance(tensor, TTTensor) else 0  # TT factors are (rank, size, rank), others (size, rank)
             axes = tuple(axes_of[f"{name}.factors.{key}"][size] for key in tensor.factors.keys)
         result[name.removesuffix(".weight")] = (tensor.to_tensor, axes)
     for name, kinds in axes_of.items():
-        # A layer of somebody else's: a plain parameter with channels and modes is a kernel.
+        # In a layer of another package, a plain parameter with channels and modes is a kernel.
         if not any(name.startswith(f"{tensor}.") for tensor in tensors) and any(kind.startswith("modes") for kind in kinds):
             result[name] = (partial(_as_complex, model.get_parameter(name), kinds), _without_pairs(kinds))
     return result
@@ -158,14 +155,14 @@ def _as_complex(parameter: nn.Parameter, kinds: Sequence[str]) -> torch.Tensor:
 
 
 def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
-    """Largest operator norm over a kernel's modes.
+    """Return the largest operator norm over a kernel's modes.
 
     Parameters
     ----------
     kernel : torch.Tensor
-        Complex, one axis for each of ``axes``.
+        Complex kernel with one axis per entry of ``axes``.
     axes : sequence of str
-        Kinds of axis; channels are ``in…`` and ``out…``, all others number the blocks.
+        Kinds of axes: channels are ``in…`` and ``out…``; the other axes index the blocks.
     """
     ins = [i for i, kind in enumerate(axes) if kind.startswith("in")]
     outs = [i for i, kind in enumerate(axes) if kind.startswith("out")]
@@ -176,16 +173,15 @@ def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
 
 
 def largest_norm(blocks: torch.Tensor) -> float:
-    """Largest spectral norm of a stack of matrices ``(n, a, b)``; NaN if a number is not finite.
+    """Return the largest spectral norm of a stack of matrices ``(n, a, b)``; NaN if an entry is not finite.
 
-    Exact for small stacks. In others a few steps of power iteration estimate every norm, the better quarter goes on, and
-    so forth; the last few blocks are decomposed. The result is the norm of one of the blocks, and within some 4 % of the
-    largest where they are all alike (Gaussian noise); where some stand out, as in training, it is the largest.
+    Small stacks are decomposed. For larger ones, power iteration selects candidates. The result is the norm of one of the
+    blocks: in Gaussian noise within about 4 % of the largest, and the largest if some blocks stand out, as in training.
     """
     if not torch.isfinite(torch.view_as_real(blocks) if blocks.is_complex() else blocks).all():
         return float("nan")
     if blocks.numel() * min(blocks.shape[-2:]) > _EXACT and len(blocks) > _CANDIDATES:
-        generator = torch.Generator(blocks.device).manual_seed(0)  # the training's random state is left alone
+        generator = torch.Generator(blocks.device).manual_seed(0)  # keeps the training's random state
         v = torch.randn(len(blocks), blocks.shape[-1], 1, dtype=blocks.dtype, device=blocks.device, generator=generator)
         while len(blocks) > _CANDIDATES:
             for _ in range(_ITERATIONS):

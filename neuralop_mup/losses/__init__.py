@@ -1,6 +1,6 @@
-"""Losses for physics-informed training, called as neuralop calls its own: ``loss(y_pred, **sample)``.
+"""Losses for physics-informed training, called like neuralop's: ``loss(y_pred, **sample)``.
 
-They need fields in physical units in training too, which :class:`PhysicalDataProcessor` gives.
+They need fields in physical units, also in training. :class:`PhysicalDataProcessor` provides them.
 """
 
 from neuralop_mup.losses.equations import DarcyEqnLoss

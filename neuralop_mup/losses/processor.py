@@ -1,4 +1,4 @@
-"""Between physical fields, in which equations hold, and normalised ones, which models like."""
+"""Convert between physical fields, for the losses, and normalised fields, for the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,19 +11,20 @@ from neuralop_mup.errors import MupError
 
 
 def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
-    """scale · ∏ sin(π x_i) at the nodes of the unit cube, boundary included: an output times this is zero there.
+    """Return scale · ∏ sin(π x_i) at the nodes of the unit cube. An output times this is zero on the boundary.
 
     Parameters
     ----------
     grid : sequence of int
-        Points per axis, each at least 3.
+        Points per axis including the boundary, at least 3.
     scale : float, default 1.0
-        Size in the middle. PINO's Darcy uses 0.001, about the size of its solutions; an ``out_normalizer`` does the same.
+        Value at the centre. PINO's Darcy code uses 0.001, about the size of its solutions; alternatively use an
+        ``out_normalizer``.
 
     Returns
     -------
     torch.Tensor, float64, shape ``grid``
-        Exactly 0 on the boundary.
+        Values at the nodes, exactly 0 on the boundary.
 
     References
     ----------
@@ -46,28 +47,26 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
 
 
 class PhysicalDataProcessor(DefaultDataProcessor):
-    """neuralop data processor under which the model sees a normalised x and every loss sees physical fields.
+    """neuralop data processor that normalises x for the model and keeps physical fields for the losses.
 
-    neuralop's DefaultDataProcessor puts the output back into physical units in evaluation only; in training its losses
-    see normalised x, y and predictions, in which no equation holds. Here, in training as in evaluation: the model gets
-    ``in_normalizer.transform(x)``; its output goes through ``out_normalizer.inverse_transform`` and is multiplied by the
-    mollifier; ``sample["x"]`` and ``sample["y"]`` are, for the losses, exactly what the data loader gave. For the time of
-    the model's call the sample keeps x under ``"physical_x"``.
+    In training, neuralop's DefaultDataProcessor passes normalised fields to the losses, and no equation holds for these.
+    Here the model receives ``in_normalizer.transform(x)``. Its output is transformed by ``out_normalizer.inverse_transform``
+    and multiplied by the mollifier. The losses receive the ``x`` and ``y`` of the data loader.
 
     Parameters
     ----------
     in_normalizer : neuralop Transform, optional
-        For x, such as a fitted UnitGaussianNormalizer.
+        Normalizer of x, such as a fitted UnitGaussianNormalizer.
     out_normalizer : neuralop Transform, optional
-        Whose inverse is applied to the output.
+        Normalizer of y; its inverse is applied to the output.
     mollifier : torch.Tensor or callable, optional
-        Multiplies the output, after the normaliser: values on the output's grid, or a function from the grid's shape to
-        these values, such as :func:`sine_mollifier`, which suits any resolution.
+        Factor on the output, after the normalizer: values on the output's grid, or a function from the grid's shape to
+        values, such as :func:`sine_mollifier`.
 
     Raises
     ------
     MupError
-        When it is called: for a mollifier of another grid.
+        In a call, if the mollifier's grid is not the output's.
 
     Examples
     --------
@@ -92,19 +91,19 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         self.mollifier = mollifier
 
     def preprocess(self, data_dict: dict[str, Any], batched: bool = True) -> dict[str, Any]:
-        """The batch on the device, x normalised for the model; the given dict stays as it is.
+        """Return the batch on the device, with x normalised for the model; the input dict does not change.
 
         Parameters
         ----------
         data_dict : dict
-            A batch with "x".
+            Batch with an entry "x".
         batched : bool, default True
-            For neuralop's calls; it has no effect.
+            Ignored; neuralop passes it.
 
         Returns
         -------
         dict
-            The batch, with its own x under "physical_x".
+            The batch, with the physical x as "physical_x".
 
         Examples
         --------
@@ -122,26 +121,26 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         return sample
 
     def postprocess(self, output: torch.Tensor, data_dict: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any]]:
-        """The output in physical units, and the sample with its physical x.
+        """Return the output in physical units, and the sample with its physical x.
 
         Parameters
         ----------
         output : torch.Tensor
-            What the model returned.
+            Output of the model.
         data_dict : dict
-            What :meth:`preprocess` returned.
+            Sample from :meth:`preprocess`.
 
         Returns
         -------
         output : torch.Tensor
-            In physical units, times the mollifier.
+            Output in physical units, multiplied by the mollifier.
         sample : dict
-            With the x that the loader gave.
+            The sample with the x of the data loader.
 
         Raises
         ------
         MupError
-            If the mollifier has another grid than the output.
+            If the mollifier's grid is not the output's.
 
         Examples
         --------
@@ -162,26 +161,26 @@ class PhysicalDataProcessor(DefaultDataProcessor):
             factor = self.mollifier(grid) if callable(self.mollifier) else self.mollifier
             if tuple(factor.shape[-len(grid) :]) != grid:
                 raise MupError(
-                    f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}: give a function of "
-                    f"the grid, such as sine_mollifier, to work at several resolutions."
+                    f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}. For several "
+                    "resolutions pass a function of the grid, such as sine_mollifier."
                 )
             output = output * factor.to(output)
         return output, sample
 
     def forward(self, **data_dict: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Preprocess, the wrapped model, postprocess.
+        """Preprocess the batch, call the wrapped model, and postprocess its output.
 
         Parameters
         ----------
         **data_dict
-            A batch: "x", and whatever the losses need.
+            Batch with "x" and the entries that the losses need.
 
         Returns
         -------
         output : torch.Tensor
             The prediction in physical units.
         sample : dict
-            For the losses, as the loader gave it.
+            The sample for the losses, as in the data loader.
 
         Examples
         --------

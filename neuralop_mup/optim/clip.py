@@ -1,4 +1,4 @@
-"""Gradient clipping for Fourier kernels, whose gradients are complex."""
+"""Gradient clipping for complex Fourier kernels."""
 
 import torch
 from torch import nn
@@ -11,17 +11,17 @@ from neuralop_mup.validation import check_positive
 
 
 def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
-    """Clip the gradients of Fourier kernels elementwise, real and imaginary part each, in place.
+    """Clip the gradients of Fourier kernels in place, real and imaginary parts separately.
 
-    This is what makes the paper's Assumption 3.4 (sub-Gaussian updates) hold (arXiv:2506.19396, section 3.3; 0.01 for
-    Navier–Stokes). ``torch.nn.utils.clip_grad_value_`` refuses complex gradients. Other parameters are left alone.
+    This enforces the paper's Assumption 3.4, sub-Gaussian updates (arXiv:2506.19396, section 3.3; 0.01 for Navier–Stokes).
+    ``torch.nn.utils.clip_grad_value_`` does not support complex gradients. Other parameters do not change.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Any model that can be classified, parametrized or not.
+        A model of known layers, parametrized or not.
     clip_value : float
-        Largest magnitude of Re and of Im of a gradient entry.
+        Largest magnitude of real and imaginary parts.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     check_positive("clip_value", clip_value, finite=False)
     for parameter in _kernels(look_through(model)):
         if parameter is not None and (grad := parameter.grad) is not None:
-            if grad.is_complex():  # a conjugate is a view, and its bounds are the same
+            if grad.is_complex():  # a conjugated gradient is a view with the same bounds
                 grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)
             grad.clamp_(-clip_value, clip_value)
 
@@ -53,11 +53,11 @@ def _kernels(model: nn.Module) -> list[nn.Parameter | None]:
     if not names:
         raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:
-        # Not get_parameter: an incremental kernel's attribute is the part of its tensor that is active.
+        # get_parameter would return only the active part of an incremental kernel.
         parts = [name.rpartition(".") for name in names]
         return [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
     except (AttributeError, KeyError):
         raise MupError(
             f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel was "
-            "removed): parametrize the finished model."
+            "removed). Parametrize the finished model."
         ) from None

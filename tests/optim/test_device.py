@@ -56,7 +56,7 @@ def device(monkeypatch):
     """Use the meta device like CUDA: its tensors hold no numbers, so that nothing can be read back unnoticed."""
     let_adamw_count_on("meta", monkeypatch)
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())  # which it has not
-    monkeypatch.setattr(GradientCheck, "_ask", lambda *args: None)  # one copy to the host, which nothing waits for
+    monkeypatch.setattr(GradientCheck, "_send", lambda *args: None)  # one copy to the host, which nothing waits for
     return torch.device("meta")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup.optim.musoap.eigenbases import first_basis, orthonormal, renewed
+from neuralop_mup.optim.musoap.eigenbases import first_basis, orthonormal, qr_iteration
 from neuralop_mup.optim.musoap.gradient_check import GradientCheck
 from neuralop_mup.optim.musoap.precision import full_precision
 from support.comparing import differing
@@ -69,10 +69,10 @@ def test_next_counts_a_bad_gradient_as_zero_and_raises_at_the_next_step():
 def test_no_bad_step_is_lost_where_the_device_lags(lag, monkeypatch):
     """A count that had not been read was overwritten: NaN at steps 3, 4 and 5 was never reported."""
 
-    def ask(self, count):
-        self._answer, self._ready = count.clone(), Mock(query=Mock(side_effect=[False] * lag + [True]))
+    def send(self, count):
+        self._count_on_host, self._ready = count.clone(), Mock(query=Mock(side_effect=[False] * lag + [True]))
 
-    monkeypatch.setattr(GradientCheck, "_ask", ask)
+    monkeypatch.setattr(GradientCheck, "_send", send)
     model, optimizer, _ = built(small_fno(width=4), check="next")
     messages = []
     for i in range(18):
@@ -205,9 +205,9 @@ def test_cholesky_qr_is_as_accurate_as_householders(dtype, least, kind, monkeypa
     if kind == "decaying":
         x = other * torch.logspace(0, -3, d, dtype=torch.float64)
     x = torch.ones_like(x) if kind == "one direction" else x
-    want = renewed(x @ x.mT, q)
+    want = qr_iteration(x @ x.mT, q)
     monkeypatch.setattr(torch.linalg, "qr", lambda y: Mock(Q=orthonormal(y)))
-    got = renewed((x @ x.mT).to(dtype), q.to(dtype))
+    got = qr_iteration((x @ x.mT).to(dtype), q.to(dtype))
     assert (got.mT @ got - torch.eye(d, dtype=dtype)).abs().max() < least
     alike = slice(None) if dtype == torch.float64 else slice(1)  # float32 determines few of the others
     assert ((got * want).sum(1).abs() - 1)[:, alike].abs().max() < 1e-5
@@ -220,7 +220,7 @@ def test_bases_by_hand():
     assert first.abs()[0].tolist() == [[pytest.approx(0.5**0.5)] * 2] * 2
     assert first[0, :, 0].prod() > 0 > first[0, :, 1].prod()
     turned = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).expand(2, 2, 2)
-    new = renewed(gram, turned)
+    new = qr_iteration(gram, turned)
     # (2 · 0.6 + 0.8, 0.6 + 2 · 0.8) = (2, 2.2)
     assert new[0, :, 0].abs().tolist() == pytest.approx([2 / 8.84**0.5, 2.2 / 8.84**0.5])
     assert torch.equal(new[1], turned[1])

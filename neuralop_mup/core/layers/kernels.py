@@ -14,24 +14,24 @@ from neuralop_mup.errors import MupError
 
 
 def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Description:
-    """Descriptions of the tensors that hold a kernel, whole or in factors.
+    """Return descriptions of the tensors of a kernel, dense or factorized.
 
-    Contracted from its inputs (channels, and one mode on each axis) to its output channels, a factorized kernel is a
-    network of small linear maps: each factor sums over some indices (``in``, ``rank_in``) and produces others
-    (``rank_out``, ``out``). Each rank index is produced by one factor and summed by the next one.
+    A factorized kernel is a network of small linear maps from its inputs (channels, and one mode on each axis) to its output
+    channels. Each factor sums over some indices (``in``, ``rank_in``) and produces others (``rank_out``, ``out``). Each rank
+    index is produced by one factor and summed by the next.
 
     Parameters
     ----------
     weight : torch.nn.Module
-        The (factorized) tensor; of unknown type, it is left undescribed.
+        The (factorized) tensor. An unknown type gives an empty description.
     prefix : str
-        Its name in the layer, ending in a dot.
+        Prefix of its name in the layer, ending in a dot.
     axes : tuple of str
         Kinds of the kernel's dimensions.
     sizes : tuple of int
-        Their logical sizes: active modes on mode axes.
+        Logical sizes of the dimensions: active modes on mode axes.
     init : {"mean_fan", "fan_out"}
-        How neuralop's target std follows from the channels.
+        Rule for neuralop's target std.
     """
     real = ("pair",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
 
@@ -46,7 +46,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
         return {}
     names = tuple(f"{prefix}factors.{key}" for key in weight.factors.keys)
     is_out = [kind.startswith("out") for kind in axes]
-    # A factor (size, rank) turns channels or a mode into the rank index; the output's turns it into channels.
+    # A factor (size, rank) maps channels or a mode to the rank index; the output's factor maps the rank index to channels.
     pairs = [(kind, "rank_in" if out else "rank_out") for kind, out in zip(axes, is_out, strict=True)]
     if isinstance(weight, TuckerTensor):
         parts = (f"{prefix}core", *names)
@@ -57,7 +57,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
             params[name] = factor(pair, shape, parts, 0.5)
         return params
     if isinstance(weight, CPTensor):
-        # One for each rank-one term: ones, also as pairs (1, 0), whose root mean square is 1/√2.
+        # One weight per rank-one term: ones, or pairs (1, 0) with root mean square 1/√2.
         params = {
             f"{prefix}weights": Param(
                 "spectral",
@@ -72,7 +72,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
     params = {}
     for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
-        # The train runs towards the factor of the output channels, from both ends (whose outer rank is 1).
+        # From both ends (outer rank 1), the train runs towards the factor of the output channels.
         left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
         right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
         params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
@@ -86,7 +86,7 @@ def convolution_params(
     modes: tuple[tuple[str, ...], tuple[int, ...]],
     bias: tuple[str, ...],
 ) -> Description:
-    """Kernels (lead, in, out, modes) or, separable, (lead, channels, modes), and a bias drawn at the kernel's std."""
+    """Describe kernels (lead, in, out, modes) or separable (lead, channels, modes), and a bias with the kernel's std."""
     separable = len(channels) == 1
     init = "fan_out" if separable else "mean_fan"
     mode_kinds, mode_sizes = modes
@@ -111,10 +111,10 @@ def channels_of(layer: Any) -> tuple[int, ...]:
 
 @layer_type(SpectralConv)
 def spectral_conv(layer: SpectralConv) -> Description:
-    """Complex kernel (in, out, modes…), bias (out, 1, …); the last mode axis is halved unless the data is complex."""
+    """Describe a complex kernel (in, out, modes…) and bias (out, 1, …); real data halves the last mode axis."""
     if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
         raise MupError(
-            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes}, one number an axis: "
+            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes} on any axis, because "
             "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
         )
     active = tuple(int(n) for n in layer.n_modes)
@@ -125,7 +125,7 @@ def spectral_conv(layer: SpectralConv) -> Description:
 
 @layer_type(LegacySpectralConv)
 def legacy_spectral_conv(layer: LegacySpectralConv) -> Description:
-    """One real-stored kernel (in, out, K…) for each quadrant and layer, or all in one joint tensor."""
+    """Describe one real-stored kernel (in, out, K…) per quadrant and layer, or one joint tensor."""
     modes = (("modes_single",) * layer.order, tuple(layer.half_n_modes))
     bias = ("fixed", "out", *("fixed",) * layer.order)
     if isinstance(layer.weight, nn.ModuleList):

@@ -1,9 +1,7 @@
-"""The vocabulary that describes a layer's parameters, and the registry of described layers.
+"""Descriptions of layers' parameters, and the registry of described layers.
 
-A layer type is described once, as if it stood in the middle of a model, where its input and output channels grow with width.
-``describe(layer)`` returns a description for each of the layer's own parameters: a :class:`Param`, an :class:`Alias` for a
-second name of the same tensor, or a :class:`Copy`. A dotted name reaches into modules that only hold storage. Which channels
-do grow is inferred later (:mod:`neuralop_mup.core.width_dims`).
+Each layer type is described once, as a layer in the middle of a model, where input and output channels grow with width.
+:mod:`neuralop_mup.core.width_dims` finds out which channels grow in a given model.
 """
 
 from collections import Counter
@@ -21,34 +19,32 @@ from neuralop_mup.errors import MupError, nearest
 
 @dataclass(frozen=True)
 class Param:
-    """What one parameter is, as it stands in the middle of a model, and how its layer's constructor draws it.
+    """Describe one parameter of a layer in the middle of a model, and its default initialisation.
 
     Attributes
     ----------
     role : {"input", "hidden", "readout", "vector", "spectral"}
-        Which row of the rules' table applies. Of the first three ``hidden`` is enough: whether a matrix reads or writes
-        channels that do not grow is measured.
+        Row of the rules' table. Use ``hidden`` for every matrix; whether it is an input or a readout is inferred.
     axes : tuple of str
-        Kind of each dimension: ``in``, ``out`` (channels, which grow with width where that is measured), ``fixed``;
-        ``modes``, ``modes_half`` (a real transform's last axis, which stores n_modes // 2 + 1), ``modes_single`` (one
-        sign alone, K entries); ``rank_in``, ``rank_out`` (a rank index that a factor sums over, or produces); ``pair``
-        (real and imaginary part). ``in_fixed`` and ``out_fixed`` are channels that never grow.
+        Kind of each dimension: ``in``, ``out`` (channels that may grow with width); ``in_fixed``, ``out_fixed`` (channels
+        that never grow); ``fixed``; ``modes``, ``modes_half`` (last axis of a real transform, n_modes // 2 + 1 entries),
+        ``modes_single`` (one sign, K entries); ``rank_in``, ``rank_out`` (rank index that a factor sums over, or produces);
+        ``pair`` (real and imaginary part).
     init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable, default "constant"
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
-        function of the parameter's logical shape that returns its root mean square. ``constant`` (the default) is ones or
-        zeros, for vectors only: a matrix has to say how it is drawn.
+        function from the parameter's logical shape to its root mean square. ``constant`` is only for vectors.
     draw : callable, optional
-        Function of a tensor and that root mean square which draws the tensor in place. For what the layer's
-        ``reset_parameters`` does not draw; only a model that is built on the meta device needs it.
+        ``draw(tensor, root mean square)`` draws the tensor in place. Needed only on the meta device, for parameters that
+        the layer's ``reset_parameters`` does not draw.
     init_of : str or tuple of str, optional
-        The sibling parameter whose fans the default initialisation reads (a bias is drawn by its weight's fan-in); all
-        factors together where the sibling is a factorized kernel. Itself if not given.
+        Sibling parameter whose fans determine the default initialisation, e.g. the weight for a bias. For a factorized
+        kernel, name all factors. Default: the parameter itself.
     shape : tuple of int, optional
-        Logical shape where it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
+        Logical shape if it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
     rank_power : float, optional
         For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
     frozen : bool, default False
-        Whether the layer's own constructor freezes it.
+        Whether the layer's constructor freezes the parameter.
     divided : bool, default False
         Whether the layer's forward pass divides its input by ``infshape.width_mult()``, as ``mup.MuReadout`` does.
     one_sign : bool, optional
@@ -58,7 +54,7 @@ class Param:
 
     Examples
     --------
-    A linear layer's weight and bias, as torch draws them:
+    Weight and bias of a linear layer, with torch's initialisation:
 
     >>> import neuralop_mup as nm
     >>> weight = nm.Param("hidden", ("out", "in"), init="fan_in")
@@ -79,7 +75,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Alias:
-    """A second name for the tensor that the layer's parameter ``of`` holds: counted once, under that name.
+    """A second name for the layer's parameter ``of``. The plan lists the tensor once, under the first name.
 
     Attributes
     ----------
@@ -102,27 +98,27 @@ class Alias:
 
 @dataclass(frozen=True)
 class Copy:
-    """A child that its layer makes as a copy of the child ``of``, weights included, where the two are alike."""
+    """A child that its layer creates as a copy of the child ``of``, including weights, if both have equal shapes."""
 
     of: str
 
 
 def normal(tensor: torch.Tensor, std: float) -> None:
-    """A way to draw a parameter in place."""
+    """Draw a tensor in place from a normal distribution."""
     tensor.normal_(0, std)
 
 
 def scaled_normal(tensor: torch.Tensor, std: float) -> None:
-    """The same distribution, with the rounding of a constructor that multiplies standard normal numbers."""
+    """Draw as :func:`normal`, with the rounding of constructors that scale standard normal numbers."""
     tensor.normal_().mul_(std)
 
 
 Description = Mapping[str, "Param | Alias | Copy"]
 Describe = Callable[[Any], Description]
 
-UNKNOWN = "unknown"  # init of a parameter that nobody described
+UNKNOWN = "unknown"  # init of a parameter without a description
 
-# By type; by name where the package is not imported here: "physicsnemo.FNO" is class FNO of top package physicsnemo.
+# Keys are types, or names for packages that are not imported here: "physicsnemo.FNO" is the class FNO of physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
 # Children of a layer whose Fourier layers are computed beside others of its, and so add nothing to depth.
@@ -130,25 +126,24 @@ BESIDE: dict[type, tuple[str, ...]] = {}
 
 
 def register_layer(layer_type: type, params: Describe | Description) -> None:
-    """Teach this package the raw parameters of a layer that it does not know.
+    """Register the parameters of a layer that this package does not know.
 
-    It is needed for parameters of which two dimensions grow. Others are measured, and layers that are put together from
-    known ones need no line. Nor do the usual kernels of published FNO code, which :func:`neuralop_mup.parametrize`
-    recognises.
+    Needed only for parameters with two growing dimensions. :func:`neuralop_mup.parametrize` recognizes all others, and the
+    usual kernels of published FNO code.
 
     Parameters
     ----------
     layer_type : type
-        Subclass of ``torch.nn.Module``; its subclasses are covered, too.
+        Subclass of ``torch.nn.Module``. The registration also covers its subclasses.
     params : mapping or callable
-        ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. Of a class that is derived from a known one
-        only what is new, or what is to be read otherwise than the parent says. A second mapping for the same class adds to
-        the first, and replaces it for names that are in both. A function replaces everything.
+        ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. For a subclass of a known layer, only
+        parameters that are new or different. A second mapping for the same class adds to the first, and replaces entries
+        with the same name. A function replaces everything.
 
     Raises
     ------
     MupError
-        If ``layer_type`` is not a module type, or a role is not one of the five.
+        If ``layer_type`` is not a module class, or a role is not one of the five.
 
     Examples
     --------
@@ -161,7 +156,7 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
     >>> nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), init=lambda shape: 0.02)})
     """
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
-        raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}: pass the class, not an instance.")
+        raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}. Pass the class, not an instance.")
     if callable(params):
         _DESCRIBED[layer_type] = params
         return
@@ -188,28 +183,28 @@ class _Mapped:
 
 
 def _check(cls: type, name: str, what: object, layer: nn.Module | None = None) -> None:
-    # A registration of the user's may name what this layer lacks (a bias that is None), but nothing that no layer has.
+    # A user's registration may list a parameter that is None in this layer (a bias), but not one that the layer never has.
     if layer is not None and not hasattr(layer, name.partition(".")[0]):
         raise MupError(
-            f"The registration of {cls.__name__} names {name!r}, and it has no such parameter: "
+            f"The registration of {cls.__name__} lists {name!r}, but the layer has no such parameter: "
             f"{nearest(name, [own for own, _ in layer.named_parameters()])}"
         )
-    where = f"The description of {cls.__name__} gives {name!r} as {what!r}"
+    where = f"The description of {cls.__name__} has {what!r} for {name!r}"
     if isinstance(what, (Alias, Copy)):
         return
     if not isinstance(what, Param) or what.role not in ROLES:
-        raise MupError(f"{where}; give a Param with a role of {', '.join(ROLES)}, or an Alias.")
+        raise MupError(f"{where}. Use a Param with one of the roles {', '.join(ROLES)}, or an Alias.")
     if not set(what.axes) <= set(AXES):
-        raise MupError(f"{where}; axes are of the kinds {', '.join(AXES)}.")
+        raise MupError(f"{where}. Each axis must be one of {', '.join(AXES)}.")
     if what.role != "vector" and what.init == "constant":
         raise MupError(
-            f"{where}; say how it is drawn: init='fan_in' for torch's default, 'mean_fan' for a kernel, or a function of "
-            "its shape that returns its root mean square, such as lambda shape: 0.02."
+            f"{where}. Add its initialisation: init='fan_in' for torch's default, 'mean_fan' for a kernel, or a function of "
+            "the shape that returns the root mean square, such as init=lambda shape: 0.02."
         )
 
 
 def layer_type(*types: type | str) -> Callable[[Describe], Describe]:
-    """Decorator for this package's own descriptions; classes that need not be installed go by "top package.class"."""
+    """Decorate a description in this package; name classes of optional packages as "top package.class"."""
 
     def register(function: Describe) -> Describe:
         _DESCRIBED.update(dict.fromkeys(types, function))
@@ -220,15 +215,15 @@ def layer_type(*types: type | str) -> Callable[[Describe], Describe]:
 
 
 def described_as(cls: type) -> list[Describe]:
-    """What describes a class itself, by its type (which may be the user's) and by its name."""
+    """Return the descriptions registered for exactly this class, by type and by name."""
     keys = (cls, f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
     return [_DESCRIBED[key] for key in keys if key in _DESCRIBED]
 
 
 def describe(layer: nn.Module) -> dict[str, tuple[Param | Alias | Copy, Describe]]:
-    """What is said of the names in a layer, and by which description; nothing where the type is unknown.
+    """Return each described parameter of a layer with the function that describes it; empty for unknown types.
 
-    A class says only what is new in it, or to be read otherwise: its parents are asked for what that leaves out.
+    Descriptions of parent classes fill in the names that a class does not describe.
     """
     found: dict[str, tuple[Param | Alias | Copy, Describe]] = {}
     for cls in type(layer).__mro__:
@@ -240,13 +235,14 @@ def describe(layer: nn.Module) -> dict[str, tuple[Param | Alias | Copy, Describe
 
 
 def is_users(function: Describe) -> bool:
-    """Whether a description was given to :func:`register_layer`."""
+    """Return whether a description comes from :func:`register_layer`."""
     return function not in _OURS
 
 
 def registration(params: Mapping[str, str], owner: str, layer: str) -> str:
-    """The line that describes parameters of one layer, by their names in it, each by the Python text of its Param; where the
-    layer is a list of parameters, the line is for the layer that has the list.
+    """Return a line that registers parameters; ``params`` has the Python text of each description.
+
+    The parameters of a list are registered with the layer that owns the list.
     """
     if layer in ("ParameterList", "ParameterDict"):
         whose, _, kept = owner.rpartition(".")

@@ -1,4 +1,4 @@
-"""Layers that neuralop has only where torch_harmonics is installed."""
+"""Layers that neuralop provides only with torch_harmonics installed."""
 
 from neuralop.layers.discrete_continuous_convolution import DiscreteContinuousConv
 from neuralop.layers.spherical_convolution import SphericalConv
@@ -9,7 +9,7 @@ from neuralop_mup.core.layers.registry import Description, Param, layer_type
 
 @layer_type(SphericalConv)
 def spherical_conv(layer: SphericalConv) -> Description:
-    """Real-stored kernel (in, out, degrees): one number for all orders of a degree, so only degrees count."""
+    """Describe a real-stored kernel (in, out, degrees); all orders of a degree share one entry."""
     stored = tuple(layer.weight.shape)[len(channels_of(layer)) :]
     active = tuple(min(n, m) for n, m in zip(layer.n_modes, stored, strict=False))
     modes = (("modes_single",) * len(active), active)
@@ -18,10 +18,10 @@ def spherical_conv(layer: SphericalConv) -> Description:
 
 @layer_type(DiscreteContinuousConv)
 def discrete_continuous(layer: DiscreteContinuousConv) -> Description:
-    """Weight (out, in / groups, basis functions), std √(groups / in); bias zeros."""
+    """Describe weight (out, in / groups, basis functions), std √(groups / in), and zero bias."""
     if type(layer).__name__.endswith("Transpose2d"):
-        return {}  # its weight is laid out the other way, and no neuralop model uses it
-    # With one channel a group, nothing is summed over channels.
+        return {}  # its weight has another layout, and no neuralop model uses it
+    # With one channel per group, the layer does not sum over channels.
     per_channel = layer.groups > 1 and layer.groupsize == 1
     role, axis_in = ("vector", "fixed") if per_channel else ("hidden", "in")
     return {

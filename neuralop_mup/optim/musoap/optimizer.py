@@ -22,7 +22,7 @@ from neuralop_mup.optim.checks import check_optimizer_state
 from neuralop_mup.optim.learning_rate import effective_lr
 from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.musoap import parallel
-from neuralop_mup.optim.musoap.eigenbases import first_basis, renewed
+from neuralop_mup.optim.musoap.eigenbases import first_basis, qr_iteration
 from neuralop_mup.optim.musoap.gradient_check import CHECKS, GradientCheck
 from neuralop_mup.optim.musoap.matrix_groups import musoap_groups
 from neuralop_mup.optim.musoap.precision import full_precision
@@ -34,10 +34,10 @@ from neuralop_mup.optim.musoap.stacks import (
     block_shape,
     has_basis,
     local_reals,
-    wide,
-    wide_type,
+    upcast,
+    upcast_dtype,
 )
-from neuralop_mup.optim.musoap.update import BASIS_BETA, Averages, Scratch, direction, follow_gradients
+from neuralop_mup.optim.musoap.update import BASIS_BETA, Averages, Scratch, direction, update_grams
 from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
@@ -353,9 +353,9 @@ class MuSOAP(torch.optim.Optimizer):
                 return self._make_states(groups)
             warn_of_no_gradient(_kernels_without_gradient(groups))
             self._warn_of_loaded_weights()
-        self._check.refuse_earlier()
+        self._check.raise_for_earlier_steps()
         self._on_device(groups)
-        self._check.ask(groups)
+        self._check.request_count(groups)
         for group in groups:
             group["taken"] = taken + 1
 
@@ -370,7 +370,7 @@ class MuSOAP(torch.optim.Optimizer):
                 elif members := self._follow(group):
                     sent += self._shared(index, group, members)
             if sent and self._process_group is not None:
-                parallel.broadcast_moved(sent, self._process_group)
+                parallel.broadcast_updates(sent, self._process_group)
 
     def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
         """How many steps there were, in a resumed run too; states of former releases have those of matrices alone."""
@@ -449,10 +449,10 @@ class MuSOAP(torch.optim.Optimizer):
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Torch's own, with averages in float32 or better."""
         params, capturable = self._make_adamw_states(group)
-        states, moved = [self.state[p] for p in params], wide(params)
+        states, updated = [self.state[p] for p in params], upcast(params)
         adamw(
-            moved,
-            wide([p.grad for p in params]),
+            updated,
+            upcast([p.grad for p in params]),
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -468,7 +468,7 @@ class MuSOAP(torch.optim.Optimizer):
             eps=group["eps"],
             maximize=False,
         )
-        for p, new in zip(params, moved, strict=True):
+        for p, new in zip(params, updated, strict=True):
             if new is not p:
                 p.copy_(new)
 
@@ -480,7 +480,7 @@ class MuSOAP(torch.optim.Optimizer):
             if not self.state[p]:
                 # Whatever the default type: bfloat16 cannot count past 256.
                 step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
-                averages = {name: torch.zeros_like(p, dtype=wide_type(p)) for name in ("exp_avg", "exp_avg_sq")}
+                averages = {name: torch.zeros_like(p, dtype=upcast_dtype(p)) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p].update(step=step, **averages)
         return params, capturable
 
@@ -515,13 +515,13 @@ class MuSOAP(torch.optim.Optimizer):
                 self.state[p].update({**state, **sharded})
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
-            lerp_each_(means, wide(local_reals([p.grad for p, _ in members])), 1 - group["momentum"])
+            lerp_each_(means, upcast(local_reals([p.grad for p, _ in members])), 1 - group["momentum"])
         return members
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
         """Move parameters, those that are this process's to move; what each process has to send to the others."""
         if any([hasattr(p, "placements") for p, _ in members]):  # noqa: C419
-            parallel.through_owners(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
+            parallel.gather_step_scatter(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
             return []
         if self._process_group is None:
             self._move(members, self.state, group, index)
@@ -532,7 +532,7 @@ class MuSOAP(torch.optim.Optimizer):
         for (p, _), owner in owned:
             if owner != self._process_group.rank():
                 self.state[p]["step"] += 1
-        return [(owner, parallel.moved(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
+        return [(owner, parallel.updated_modes(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
@@ -548,38 +548,38 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction."""
-        turn, step, refresh = batch.turn(group["period"]), batch.step + 1, group["refresh"]
-        x = batch.read(batch.in_order([p.grad for p in batch.params], turn.modes), turn, scratch, "gradients")
-        follow_gradients(x, turn.averages.grams, scratch)
+        active, step, refresh = batch.active_modes(group["period"]), batch.step + 1, group["refresh"]
+        x = batch.read(batch.in_order([p.grad for p in batch.params], active.modes), active, scratch, "gradients")
+        update_grams(x, active.averages.grams, scratch)
         if _renews(step, refresh):
-            self._renew(turn.averages, step)
-        ahead = batch.read(turn.means, turn, scratch, "ahead").lerp_(x, 1 - group["momentum"])
+            self._renew(active.averages, step)
+        nesterov_momentum = batch.read(active.means, active, scratch, "momentum").lerp_(x, 1 - group["momentum"])
         # A mode moves as far in one step as it would have in all that it waited.
-        lr = effective_lr(group) * turn.period
-        update, share = direction(
+        lr = effective_lr(group) * active.period
+        update, noise_gate = direction(
             x,
-            ahead,
-            turn.averages,
+            nesterov_momentum,
+            active.averages,
             lr * batch.scale,
             scratch,
             beta2=group["beta2"],
             block=batch.block,
             first=batch.first,
             precision=torch.finfo(batch.dtype).eps,
-            measure_rank=step <= refresh or (step - 1) % refresh < turn.period,  # once for every mode
+            measure_rank=step <= refresh or (step - 1) % refresh < active.period,  # once for every mode
         )
         if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
-            mult, share = (1.0, lr * share) if torch.is_tensor(lr) else (lr, share)
-            decays = batch.of_modes(share, turn)
-            add_product_each_(turn.weights, turn.weights, decays, value=-mult * group["weight_decay"])
-        sub_each_(turn.weights, batch.of_params(update, turn, scratch))
-        batch.taken()
+            mult, noise_gate = (1.0, lr * noise_gate) if torch.is_tensor(lr) else (lr, noise_gate)
+            decays = batch.per_mode(noise_gate, active)
+            add_product_each_(active.weights, active.weights, decays, value=-mult * group["weight_decay"])
+        sub_each_(active.weights, batch.per_parameter(update, active, scratch))
+        batch.count_step()
 
     def _renew(self, averages: Averages, step: int) -> None:
         """New bases; of a model in DistributedDataParallel those of its first process, lest replicas drift apart."""
         for c, q in zip(averages.grams, averages.bases, strict=True):
             if c is not None and q is not None:
-                q.copy_(first_basis(c) if step == 1 else renewed(c, q))
+                q.copy_(first_basis(c) if step == 1 else qr_iteration(c, q))
                 if self._replicas is not None and self._process_group is None:
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
 
@@ -636,7 +636,7 @@ class MuSOAP(torch.optim.Optimizer):
                         continue
                     # torch casts every average to its parameter's type, and takes steps as they are, not copied.
                     own = self.state[p][name]
-                    dtype = wide_type(p) if value.is_complex() else wide_type(p).to_real()
+                    dtype = upcast_dtype(p) if value.is_complex() else upcast_dtype(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
 
 
@@ -675,11 +675,11 @@ def _check_rates(lr: float | None, aux_lr: float | None) -> None:
 def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
     """The state of a parameter before its first step: momentum, second moments in the rotated coordinates, each axis's Gram
     matrix and basis where it has one, and parallel."""
-    like: dict[str, Any] = {"dtype": wide_type(p).to_real(), "device": p.device}
+    like: dict[str, Any] = {"dtype": upcast_dtype(p).to_real(), "device": p.device}
     axes, sizes = axes_of(p, layout), {axis: n for axis, n in enumerate(p.shape) if layout[axis] != PAIR}
     state: dict[str, Any] = {
         "step": 0,
-        "exp_avg": torch.zeros_like(p, dtype=wide_type(p), memory_format=torch.preserve_format),
+        "exp_avg": torch.zeros_like(p, dtype=upcast_dtype(p), memory_format=torch.preserve_format),
         "exp_avg_sq": torch.zeros(tuple(sizes.values()), **like),
     }
     for axis in sorted(axes.mixed, key=lambda axis: layout[axis]):
@@ -699,7 +699,7 @@ def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
         sizes = tuple(tuple(p.shape[axis] for axis in own) for own in axes)
         first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed)
         parts = p.is_complex() or PAIR in layout
-        alike = (sizes, first, parts, wide_type(p), p.grad is not None and p.grad.dtype, p.device, states[p]["step"])
+        alike = (sizes, first, parts, upcast_dtype(p), p.grad is not None and p.grad.dtype, p.device, states[p]["step"])
         if alike not in filling:
             batches.append(filling.setdefault(alike, []))
         filling[alike].append((p, layout))

@@ -1,4 +1,4 @@
-"""The work of matrix updates shared between processes: every parameter has one that moves it, and tells the others."""
+"""Distribute matrix updates between processes: each parameter has an owner, which updates it and sends the result."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.stacks import PAIR, as_real, local_reals, wide
+from neuralop_mup.optim.musoap.stacks import PAIR, as_real, local_reals, upcast
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
-    """Which process moves each parameter: the largest first, each to the one that has least to do."""
+    """Return the owner of each parameter. The largest come first, each to the process with the least work."""
     loads, owner_of = [0] * world, [0] * len(sizes)
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         owner_of[i] = loads.index(min(loads))
@@ -23,7 +23,7 @@ def owners(sizes: Sequence[int], world: int) -> list[int]:
 
 
 def check_equal(rates: Sequence[float], steps: int, device: torch.device, group: dist.ProcessGroup) -> None:
-    """Refuse learning rates or a number of steps that are not those of every process."""
+    """Raise MupError unless learning rates and number of steps are equal on all processes."""
     own = torch.tensor([*rates, steps], dtype=torch.float64, device=device)
     ends = torch.stack([-own, own])
     dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
@@ -31,31 +31,31 @@ def check_equal(rates: Sequence[float], steps: int, device: torch.device, group:
     if least != most:
         low, high = max(zip(least[:-1], most[:-1], strict=True), key=lambda ends: ends[1] - ends[0])
         raise MupError(
-            "Processes of one training differ in what they gave MuSOAP (learning rates of one group from "
-            f"{low:.3g} to {high:.3g}, steps from {least[-1]:.0f} to {most[-1]:.0f}), so that their weights would "
-            "drift apart: give lr, steps and start_error the same on each, an error as the mean over all of them."
+            f"The processes of this training have different learning rates (from {low:.3g} to {high:.3g}) or steps (from "
+            f"{least[-1]:.0f} to {most[-1]:.0f}), so their weights would drift apart. Pass the same lr, steps and "
+            "start_error on each; average an error over all processes first."
         )
 
 
 def sharded_like(p: Any, x: torch.Tensor) -> Any:
-    """Zeros of the shape and type of ``x``, sharded as ``p`` is."""
+    """Return zeros with the shape and dtype of ``x``, sharded like ``p``."""
     from torch.distributed.tensor import zeros
 
     return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
 
 
-def changed(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
-    """What a step changes: of the parameter's shape two tensors, then what belongs to its bases.
+def updated_tensors(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an update changes: two of the parameter's shape, then those of its bases.
 
-    Everybody's momentum has followed the gradient by itself.
+    Momentum is not included, because every process updates it.
     """
     of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
     return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
 
 
-def moved(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
-    """:func:`changed`, of weights and second moments the modes alone that the last step moved: half of them by default."""
-    weights, second, *of_bases = changed(p, state)
+def updated_modes(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
+    """Return :func:`updated_tensors`, with only the modes that the last step updated in weights and second moments."""
+    weights, second, *of_bases = updated_tensors(p, state)
     modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
     if modes:
         axis = max(modes, key=lambda axis: p.shape[axis])
@@ -66,8 +66,8 @@ def moved(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -
     return [weights, second, *of_bases]
 
 
-def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
-    """Make real tensors what they are on their owner: one message from each process (and type) that has anything to send."""
+def broadcast_updates(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
+    """Copy real tensors from their owners to all processes, in one message per owner and dtype."""
     of_owner: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
     for owner, tensors in sent:
         for tensor in tensors:
@@ -80,16 +80,15 @@ def broadcast_moved(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: d
                 tensor.copy_(new.view(tensor.shape))
 
 
-def through_owners(
+def gather_step_scatter(
     members: Sequence[tuple[Any, str]],
     states: MutableMapping[Any, dict[str, Any]],
     sharded: Sequence[str],
-    move: Callable[[Sequence[tuple[torch.Tensor, str]], Mapping], None],
+    update: Callable[[Sequence[tuple[torch.Tensor, str]], Mapping], None],
 ) -> None:
-    """Move parameters of which each process has a part: each is gathered by its owner alone, moved there, and sent back.
+    """Update sharded parameters: gather each on its owner, update it there, and send the parts back.
 
-    Two messages a process: parts of parameters, gradients and averages to the owners, and what has changed from them, with
-    what the owner's state has beside (bases), which every process keeps whole.
+    This takes two messages per process. Every process keeps the bases as a whole.
     """
     place = _Placement(members)
     owner_of = owners([p.numel() for p, _ in members], place.world)
@@ -100,17 +99,17 @@ def through_owners(
         [[place.shape_of(x, rank) for i in mine for x in tensors[i]] for rank in range(place.world)],
     )
     wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
-    moved: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+    updated: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
     for i in mine:
         gathered = [(wholes.pop(0), like) for like in tensors[i]]
         p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in gathered)
         p.grad = p_grad
-        moved[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
-    move([(p, members[i][1]) for i, (p, _) in moved.items()], dict(moved.values()))
+        updated[i] = p, {**states[members[i][0]], **dict(zip(sharded, averages, strict=True))}
+    update([(p, members[i][1]) for i, (p, _) in updated.items()], dict(updated.values()))
 
-    own = [changed(p, states[p]) for p, _ in members]
+    own = [updated_tensors(p, states[p]) for p, _ in members]
     from_owner = place.exchange(
-        [[part for i in mine for part in place.parts_for(to, changed(*moved[i]))] for to in range(place.world)],
+        [[part for i in mine for part in place.parts_for(to, updated_tensors(*updated[i]))] for to in range(place.world)],
         [[x.shape for i, o in enumerate(owner_of) if o == rank for x in own[i]] for rank in range(place.world)],
     )
     for (p, _), owner, kept in zip(members, owner_of, own, strict=True):
@@ -120,7 +119,7 @@ def through_owners(
 
 
 class _Placement:
-    """How the parameters of one group are divided between processes: along one axis, by one axis of one mesh."""
+    """Placement of the parameters of one group: sharded along one axis, by one axis of one mesh."""
 
     def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
         first = members[0][0]
@@ -129,26 +128,26 @@ class _Placement:
         is_alone = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
         if not is_alone or any(place != places[0] for place in places):
             raise MupError(
-                f"Parameters of one group are placed as {sorted(set(map(str, places)))}: matrix updates take those that are "
-                "all sharded along one axis of one mesh, as neuralop_mup.shard and torch's fully_shard do it."
+                f"Parameters of one group are placed as {sorted(set(map(str, places)))}, but must all be sharded along one "
+                "axis of one mesh. Use neuralop_mup.shard or torch's fully_shard."
             )
         self.axis: int = first.placements[along[0]].dim
         self._group = first.device_mesh.get_group(along[0])
         self.world, self.rank = self._group.size(), self._group.rank()
-        self._like = wide(local_reals([first]))[0]
+        self._like = upcast(local_reals([first]))[0]
 
     def _bounds(self, n: int, rank: int) -> tuple[int, int]:
-        """Which of n entries a process has, as torch.chunk divides them."""
+        """Return the range of n entries that a process has, as torch.chunk divides them."""
         size = -(-n // self.world)
         return min(rank * size, n), min((rank + 1) * size, n)
 
     def shape_of(self, x: Any, rank: int) -> tuple[int, ...]:
-        """Of the part that a process has, complex numbers as pairs."""
+        """Return the shape of a process's part, with complex numbers as pairs."""
         start, end = self._bounds(x.shape[self.axis], rank)
         return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
 
     def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What a process keeps of :func:`changed`: parts of the first two, and the others whole."""
+        """Return a process's tensors of :func:`updated_tensors`: parts of the first two, the others whole."""
         bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
         divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
         return [*divided, *tensors[2:]]
@@ -156,7 +155,7 @@ class _Placement:
     def exchange(
         self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[torch.Tensor]]:
-        """Send lists of tensors to each process, in one message, and receive from each tensors of these shapes."""
+        """Send a list of tensors to each process in one message, and receive tensors of these shapes."""
         flat = [[as_real(x).to(self._like.dtype).reshape(-1) for x in own] for own in outgoing]
         sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
         sizes = [[prod(shape) for shape in own] for own in shapes]

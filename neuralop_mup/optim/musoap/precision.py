@@ -1,4 +1,4 @@
-"""Float32 products as such on an accelerator: torch's setting for them is one of the whole process, which a step borrows."""
+"""Compute float32 products on CUDA in full precision, by changing torch's global setting temporarily."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-# Before torch 2.9 it had another name.
+# torch before 2.9 has another name for the setting.
 _NAME, _EXACT = (
     ("fp32_precision", "ieee") if hasattr(torch.backends.cuda.matmul, "fp32_precision") else ("allow_tf32", False)
 )
@@ -15,9 +15,9 @@ _NAME, _EXACT = (
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Float32 products on CUDA as such, not in TF32: a gradient's rounding there would be taken for its small components.
+    """Compute float32 products on CUDA without TF32, whose rounding would look like small components of a gradient.
 
-    Nothing is set where products are exact already, in a step inside another one too.
+    Nothing changes if products are already exact, e.g. in a nested call.
     """
     matmul = torch.backends.cuda.matmul
     before = getattr(matmul, _NAME)
@@ -29,6 +29,6 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         if _NAME == "fp32_precision":
-            matmul.fp32_precision = "none"  # it may only have followed torch's setting for all backends
+            matmul.fp32_precision = "none"  # follow torch's setting for all backends, which may have been the state before
         if getattr(matmul, _NAME) != before:
             setattr(matmul, _NAME, before)

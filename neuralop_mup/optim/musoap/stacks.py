@@ -1,7 +1,7 @@
-"""Parameters as one batch of equal blocks, so that one operator moves all of them.
+"""Stack parameters into batches of equal blocks, so that one operator updates all of them.
 
-A tensor of a parameter (itself, its gradient, its averages) is read as a real one with the real and imaginary parts on an
-axis of their own, its other axes put into the order in which a direction works, and of its modes those taken that are due.
+Tensors of a parameter are viewed as real, with real and imaginary parts on a separate axis and the other axes in a common
+order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,131 +13,128 @@ import torch
 from neuralop_mup.optim.musoap.update import Averages, Scratch
 from neuralop_mup.torch_private import copy_each_
 
-# A layout has one letter an axis:
-#   l  numbers kernels that share a tensor (joint weights): nothing is shared between them
-#   c  channels that do not mix (separable kernels), so that each is a block of its own
-#   b  modes, each of them a block
-#   i  is summed over
-#   o  is produced
-#   p  holds the real and the imaginary part
+# A layout has one letter per axis:
+#   l  independent kernels in one tensor (joint weights)
+#   c  channels that do not mix (separable kernels), each a separate block
+#   b  modes, each a separate block
+#   i  input index, summed over
+#   o  output index
+#   p  real and imaginary part
 PAIR = "p"
 
 Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
 
-# Beyond this size an axis keeps its own coordinates: a decomposition takes d³ operations and its bases d² numbers each.
+# Longer axes keep their coordinates: a decomposition takes d³ operations and the bases d² numbers each.
 MAX_BASIS = 2048
-_WIDE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
+_PRECISE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
 
 
 class Axes(NamedTuple):
-    """A parameter's axes, but for that of pairs, in the order in which a batch of blocks has them."""
+    """A parameter's axes, without that of pairs, in the order of a batch of blocks."""
 
     layers: tuple[int, ...]
-    mixed: tuple[int, ...]  # those of a block, the smaller ones first, so that layers from a to b and b to a are alike
+    mixed: tuple[int, ...]  # axes of a block, smaller ones first, so that layers from a to b and from b to a fit together
     channels: tuple[int, ...]
     modes: tuple[int, ...]
 
     @property
     def order(self) -> tuple[int, ...]:
-        """All of them."""
         return self.layers + self.mixed + self.channels + self.modes
 
 
 def axes_of(x: torch.Tensor, layout: str) -> Axes:
-    """The axes of a parameter."""
     found = {letter: tuple(axis for axis, own in enumerate(layout) if own == letter) for letter in "lcb"}
     mixed = sorted((size, letter, axis) for axis, (size, letter) in enumerate(zip(x.shape, layout, strict=True)))
     return Axes(found["l"], tuple(axis for _, letter, axis in mixed if letter in "io"), found["c"], found["b"])
 
 
 def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
-    """Sizes (in, out) of one block."""
+    """Return the sizes (in, out) of one block."""
     n_in, n_out = (prod([n for n, own in zip(x.shape, layout, strict=True) if own == letter]) for letter in "io")
     return n_in, n_out
 
 
-def wide_type(x: torch.Tensor) -> torch.dtype:
-    """In which averages of a tensor are kept: in half precision squares overflow at 256 and vanish at 2e-4."""
+def upcast_dtype(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype for averages of a tensor: in half precision squares overflow at 256 and vanish at 2e-4."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def wide(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors in that type; themselves where they are."""
-    return [x if x.dtype in _WIDE else x.to(wide_type(x)) for x in tensors]
+def upcast(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors in that dtype, without a copy if they have it."""
+    return [x if x.dtype in _PRECISE else x.to(upcast_dtype(x)) for x in tensors]
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones, a view; real ones as they are."""
+    """Return a view of complex numbers as pairs of real ones; real tensors unchanged."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def local_reals(tensors: Iterable[Any]) -> list[torch.Tensor]:
-    """:func:`as_real` of what this process has of each."""
+    """Return :func:`as_real` of this process's part of each tensor."""
     local = [x.to_local() if hasattr(x, "placements") else x for x in tensors]
     return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in local]
 
 
 def has_basis(d: int) -> bool:
-    """Whether an axis of so many entries has a basis."""
+    """Return whether an axis of length ``d`` has a basis."""
     return 1 < d <= MAX_BASIS
 
 
-class Turn(NamedTuple):
-    """The modes of a batch that move at one step; views.
+class ActiveModes(NamedTuple):
+    """Views of the modes of a batch that are updated in one step.
 
     Attributes
     ----------
     period : int
-        After how many steps all modes have moved.
+        Number of steps in which every mode is updated once.
     modes : tuple
-        What takes them out of a tensor of a parameter's shape in the batch's order; () where all move.
+        Index of the active modes in a permuted parameter; () if all are active.
     shape : tuple of int
-        (layers, d_1, …, d_r, parts, channels, *modes), as :mod:`neuralop_mup.optim.musoap.update` has them.
-    opened : tuple of int
-        The same with all axes of a parameter apart: (parameters, *layers, *mixed, parts, *channels, *modes).
+        (layers, d_1, …, d_r, parts, channels, *modes), see :mod:`neuralop_mup.optim.musoap.update`.
+    unflattened : tuple of int
+        The same shape with separate axes: (parameters, *layers, *mixed, parts, *channels, *modes).
     weights, means : list of torch.Tensor
-        Of each parameter its weights, with parts on the last axis, and its momentum.
+        Weights of each parameter, with parts on the last axis, and momenta.
     averages : Averages
     """
 
     period: int
     modes: tuple
     shape: tuple[int, ...]
-    opened: tuple[int, ...]
+    unflattened: tuple[int, ...]
     weights: list[torch.Tensor]
     means: list[torch.Tensor]
     averages: Averages
 
 
 class Blocks:
-    """Parameters that move together, alike in all sizes.
+    """Parameters of equal sizes that are updated together.
 
-    Second moments, Gram matrices, bases and ranks of all of them lie in one buffer each, of which the entries of their
-    states become views.
+    Each kind of average has one buffer for all parameters. The entries of their states become views of it.
 
     Parameters
     ----------
     members : sequence of (torch.Tensor, str)
         Parameters with their layouts.
     states : mapping
-        Of each its state.
+        State of each parameter.
     """
 
     def __init__(self, members: Members, states: Mapping[Any, dict[str, Any]]) -> None:
         self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
         self.step: int = self.states[0]["step"]
-        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # of gradients
+        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # dtype of gradients
         self._axes = [axes_of(p, layout) for p, layout in members]
         self._views: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
-        self._turns: dict[tuple[int, int], Turn] = {}
+        self._active: dict[tuple[int, int], ActiveModes] = {}
         (p, layout), axes = members[0], self._axes[0]
         self._parts = 2 if p.is_complex() or PAIR in layout else 1
-        # Pairs of real numbers come last.
+        # The axis of pairs comes last.
         self._orders = [
             (*a.order, *([x.index(PAIR)] if PAIR in x else [])) for a, (_, x) in zip(self._axes, members, strict=True)
         ]
-        self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]  # of layers, mixed, channels and modes
+        self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]  # sizes of layers, mixed, channels and modes
         self.first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed) or (True,)
         self.block = block_shape(p, layout)
         scales = [sqrt(n_out / n_in) for n_in, n_out in (block_shape(*member) for member in members)]
@@ -147,14 +144,14 @@ class Blocks:
         ones = (1,) * len(mixed)
         low_rank = self._adopt("low_rank", (*layers, *ones, *channels, *modes)) if "low_rank" in self.states[0] else None
         self._averages = Averages(v, grams, bases, low_rank)
-        # √(out/in), one number if all have the same, else one for each layer.
+        # √(out/in): one number, or one per layer if they differ.
         self.scale: float | torch.Tensor = scales[0]
         if len(set(scales)) > 1:
             of_layers = torch.tensor(scales, dtype=v.dtype, device=v.device).repeat_interleave(prod(layers))
             self.scale = of_layers.view(-1, *(1,) * (len(self.first) + 1 + len(modes)))
 
     def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]] | None, shape: Sequence[int]) -> torch.Tensor:
-        """Copy one entry of all states, by its name in each, into one buffer, and make them views of it."""
+        """Copy one entry of all states into one buffer and replace the entries by views; ``names`` has one key per state."""
         like = self.states[0][names[0]]
         whole = torch.empty(len(names), *shape, dtype=like.dtype, device=like.device)
         for i, (state, name) in enumerate(zip(self.states, names, strict=True)):
@@ -165,7 +162,7 @@ class Blocks:
         return whole
 
     def _adopt(self, name: str, shape: Sequence[int]) -> torch.Tensor:
-        """What has an axis for each of the parameter's own, as (layers, d_1, …, d_r, channels, *modes)."""
+        """Adopt an entry with all axes of a parameter, as (layers, d_1, …, d_r, channels, *modes)."""
         orders = [[axes.order.index(axis) for axis in sorted(axes.order)] for axes in self._axes]
         whole = self._keep([name] * len(self.params), orders, shape)
         layers, mixed, channels, modes = self._sizes
@@ -173,7 +170,7 @@ class Blocks:
         return whole.view(len(whole) * prod(layers), *sizes, prod(channels), *modes)
 
     def _adopt_squares(self, what: str) -> list[torch.Tensor | None]:
-        """(layers, d, d) for each axis of a block; None for one without a basis, and for the one that stands for none."""
+        """Adopt a (layers, d, d) entry per axis of a block; None for axes without a basis, and for blocks without axes."""
         found: list[torch.Tensor | None] = []
         for i, d in enumerate(self._sizes[1]):
             names = [f"{what}_{axes.mixed[i]}" for axes in self._axes]
@@ -182,24 +179,23 @@ class Blocks:
         return found or [None]
 
     def is_current(self) -> bool:
-        """Whether the states are still those that were adopted, and nobody stepped them elsewhere."""
-        # Lists: a generator is a call for each.
+        """Return whether the states are still the adopted ones, with the same step count."""
+        # Lists, because a generator costs a call per element.
         counted = all([state.get("step") == self.step for state in self.states])  # noqa: C419
         return counted and all([s.get(n) is x and x.data_ptr() == pointer for s, n, x, pointer in self._views])  # noqa: C419
 
-    def taken(self) -> None:
-        """A step was made."""
+    def count_step(self) -> None:
         self.step += 1
         for state in self.states:
             state["step"] = self.step
 
-    def turn(self, period: int) -> Turn:
-        """The modes of the next step: every ``period``-th along the axis of most modes, and others at each step."""
+    def active_modes(self, period: int) -> ActiveModes:
+        """Return the modes of the next step: every ``period``-th along the axis with most modes, all along other axes."""
         layers, mixed, channels, modes = self._sizes
-        size = max(modes, default=1)  # without modes everything moves
+        size = max(modes, default=1)  # without mode axes, everything is updated
         period = min(period, size)
         key = (period, self.step % period)
-        if key not in self._turns:
+        if key not in self._active:
             due = (slice(None),) * modes.index(size) + (slice(key[1], size, period),) if modes else ()
             v, grams, bases, low_rank = self._averages
             of_averages = (slice(None),) * (len(self.first) + 2) + due
@@ -207,48 +203,48 @@ class Blocks:
             v, low_rank = v[of_averages], None if low_rank is None else low_rank[of_averages]
             sizes = tuple(v.shape[len(self.first) + 2 :])
             weights = [as_real(x) for x in self.in_order([p.detach() for p in self.params], of_params)]
-            self._turns[key] = Turn(
+            self._active[key] = ActiveModes(
                 period=period,
                 modes=of_params,
                 shape=(len(v), *v.shape[1 : 1 + len(self.first)], self._parts, prod(channels), *sizes),
-                opened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
+                unflattened=(len(self.params), *layers, *mixed, self._parts, *channels, *sizes),
                 weights=weights if self._parts == 2 else [x.unsqueeze(-1) for x in weights],
                 means=self.in_order([state["exp_avg"] for state in self.states], of_params),
                 averages=Averages(v, grams, bases, low_rank),
             )
-        return self._turns[key]
+        return self._active[key]
 
     def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
-        """Of a tensor of each parameter's shape the modes that move, in the batch's order; views."""
+        """Return views of the active modes of each parameter-shaped tensor, in the batch's order."""
         found = [x.resolve_conj().permute(order) for x, order in zip(tensors, self._orders, strict=True) if x is not None]
         return [x[index] for x in found] if index else found
 
-    def read(self, views: list[torch.Tensor], turn: Turn, scratch: Scratch, name: str) -> torch.Tensor:
-        """The batch of what :meth:`in_order` gives of gradients or momenta, in the scratch under a name."""
-        out = scratch.take(name, turn.shape, self._averages.v)
-        target = self._opened(out, turn)
+    def read(self, views: list[torch.Tensor], active: ActiveModes, scratch: Scratch, name: str) -> torch.Tensor:
+        """Copy the views of :meth:`in_order`, of gradients or momenta, into a named scratch tensor and return it."""
+        out = scratch.take(name, active.shape, self._averages.v)
+        target = self._unflatten(out, active)
         if self._parts == 1:
             copy_each_(list(target.squeeze(-1)), views)
             return out
-        # Operators on parts that alternate in memory take a CPU up to ten times as long as on parts that lie apart, and
-        # complex numbers are copied seven times as fast as pairs.
-        pairs = scratch.take("turned", target.shape, out)
+        # On a CPU, operators are up to ten times slower on interleaved parts than on separate ones, and copying complex
+        # numbers is seven times faster than copying pairs.
+        pairs = scratch.take("permuted", target.shape, out)
         copy_each_(list(torch.view_as_complex(pairs) if views[0].is_complex() else pairs), views)
         target.copy_(pairs)
         return out
 
-    def _opened(self, x: torch.Tensor, turn: Turn) -> torch.Tensor:
-        """A batch as (parameters, *axes of one, parts), a view."""
-        return x.view(turn.opened).movedim(1 + len(self._sizes[0] + self._sizes[1]), -1)
+    def _unflatten(self, x: torch.Tensor, active: ActiveModes) -> torch.Tensor:
+        """Return a view of a batch as (parameters, *axes of one parameter, parts)."""
+        return x.view(active.unflattened).movedim(1 + len(self._sizes[0] + self._sizes[1]), -1)
 
-    def of_params(self, x: torch.Tensor, turn: Turn, scratch: Scratch) -> list[torch.Tensor]:
-        """A batch as one tensor for each parameter, parts on the last axis."""
-        opened = self._opened(x, turn)
-        return list(opened if self._parts == 1 else scratch.copy(opened))
+    def per_parameter(self, x: torch.Tensor, active: ActiveModes, scratch: Scratch) -> list[torch.Tensor]:
+        """Split a batch into one tensor per parameter, parts on the last axis."""
+        unflattened = self._unflatten(x, active)
+        return list(unflattened if self._parts == 1 else scratch.copy(unflattened))
 
-    def of_modes(self, x: torch.Tensor, turn: Turn) -> list[torch.Tensor]:
-        """A number for each mode (layers, 1, …, 1, channels, *modes), to be multiplied onto the same."""
+    def per_mode(self, x: torch.Tensor, active: ActiveModes) -> list[torch.Tensor]:
+        """Split factors per mode (layers, 1, …, 1, channels, *modes) by parameter, with shapes that broadcast."""
         layers, mixed, channels, _ = self._sizes
         return list(
-            x.reshape(len(self.params), *layers, *(1,) * len(mixed), *channels, *turn.shape[len(self.first) + 3 :], 1)
+            x.reshape(len(self.params), *layers, *(1,) * len(mixed), *channels, *active.shape[len(self.first) + 3 :], 1)
         )
