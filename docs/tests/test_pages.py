@@ -15,7 +15,7 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from experiments import EXPERIMENTS
-from neuralop_mup.core import layers
+from neuralop_mup.core.layers import registry
 from neuralop_mup.lab import cli
 from neuralop_mup.lab.problems import PROBLEMS, OwnData
 
@@ -44,7 +44,7 @@ def _folder_with_data(tmp_path, monkeypatch):
     monkeypatch.setitem(nm.coord_check.__kwdefaults__, "seeds", 2)
     # With one core, runs stay in this process. Another process could not import what a page defines.
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    with mock.patch.dict(layers._DESCRIBED), mock.patch.dict(nm.rules.RULES):  # undo what a page registers
+    with mock.patch.dict(registry._DESCRIBED), mock.patch.dict(nm.rules.RULES):  # undo what a page registers
         yield
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

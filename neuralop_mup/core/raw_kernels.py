@@ -14,7 +14,6 @@ itself never runs.
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -187,8 +186,7 @@ def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
 @contextmanager
 def _isolated() -> Iterator[None]:
     """Leave the caller's settings out, and no trace."""
-    with build_to_compare(), torch.device("cpu"), torch.enable_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with build_to_compare(), torch.device("cpu"), torch.enable_grad():
         yield
 
 

@@ -240,10 +240,12 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
 
 @contextmanager
 def build_to_compare() -> Iterator[None]:
-    """Leave no trace of what is constructed inside: neither random numbers, nor text, nor a plan."""
+    """Leave no trace of what is constructed inside: no random numbers, text, warnings or plan."""
     comparing = _COMPARING.set(True)
     try:
-        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()):  # UNO prints while it is built
+        # UNO prints while it is built, and layers of unusual sizes warn.
+        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         _COMPARING.reset(comparing)
