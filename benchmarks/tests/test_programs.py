@@ -104,7 +104,7 @@ def test_the_training_ends_with_its_steps(tmp_path, source, steps):
     optimizer = runpy.run_path(str(path))["optimizer"]
     for group in optimizer.param_groups:
         assert group["steps"] == steps
-        assert group["length_mult"] < 0.1
+        assert group["schedule_factor"] < 0.1
 
 
 def test_rate_schedule_and_epochs_of_the_own_optimizer():

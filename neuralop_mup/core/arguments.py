@@ -22,6 +22,12 @@ def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
     neuralop's BaseModel and PhysicsNeMo's Module store them. For other classes they are the attributes with the same names
     (``self.hidden_channels = hidden_channels``).
     """
+    arguments = _kept_arguments(model)
+    # Arrays and numbers of NumPy are compared with sizes, which are lists and ints.
+    return arguments and {k: v.tolist() if type(v).__module__ == "numpy" else v for k, v in arguments.items()}
+
+
+def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
     stored = getattr(model, "_init_kwargs", None)
     if stored is not None:
         names = names_of_arguments(type(model), (_POSITIONAL,), inspect.Parameter.VAR_POSITIONAL)

@@ -38,7 +38,7 @@ class MupShape(InfShape):
     adam_lr, sgd_lr : float
         Learning-rate multipliers for Adam-like optimizers and for SGD.
     of : int
-        Number of parameters in the plan that their layers do not freeze.
+        Number of trainable parameters that an optimizer must hold to be compared with the plan.
     frozen : bool
         Whether the layer's constructor freezes this parameter.
     divisor : float

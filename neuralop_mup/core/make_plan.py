@@ -31,14 +31,19 @@ from neuralop_mup.errors import MupError
 
 
 def make_plan(
-    model: nn.Module, base: Any, rule: str | ModeRule = DEFAULT_RULE, init_mult: Mapping[str, float] | None = None
+    model: nn.Module,
+    base: Any,
+    rule: str | ModeRule = DEFAULT_RULE,
+    init_mult: Mapping[str, float] | None = None,
+    *,
+    trainable: bool = True,
 ) -> Plan:
     """Work out the plan without touching ``model``; arguments and errors are those of :func:`neuralop_mup.parametrize`."""
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
     found = recognise(model, describe_model(model))
     known = read_base(model, found, base)
-    found = infer_width_dims(found, known, name, type(model).__name__)
+    found = infer_width_dims(found, known, name, type(model).__name__, trainable)
     if base is None and name == DEFAULT_RULE:
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}

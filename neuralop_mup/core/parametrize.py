@@ -95,8 +95,8 @@ def parametrize(
     ------
     MupError
         If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
-        parameter is of unknown role, frozen or shared; base differs in more than sizes, or its file is unreadable; every
-        axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper; or the model is sharded, an
+        parameter is of unknown role, frozen (if ``init`` is True) or shared; base differs in more than sizes, or its file is
+        unreadable; every axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper; or the model is sharded, an
         average, or wrapped in part. The model is then as it was.
 
     References
@@ -121,7 +121,7 @@ def parametrize(
     if is_built_to_compare():
         return model
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult)
+    plan = make_plan(bare, unwrap(base), rule, init_mult, trainable=init)
     check_no_plan(bare)
     if init and any(status_of(module) is not None for module in bare.modules()):
         raise MupError(

@@ -35,21 +35,26 @@ _BEING_LOADED = "_neuralop_mup_being_loaded"
 
 
 def _write_tensors_alone() -> None:
-    """Have neuralop's models leave their constructor's arguments out where nothing could load them.
+    """Have parametrized models of neuralop leave their constructor's arguments out, which nothing could load.
 
-    They are written after every hook that a module may have, so that the method itself is wrapped.
+    ``BaseModel.state_dict`` adds them after every hook, so the method itself is wrapped. Other models keep them.
     """
     stock = BaseModel.state_dict
 
     @wraps(stock)
     def state_dict(self: BaseModel, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         state = stock(self, destination=destination, prefix=prefix, keep_vars=keep_vars)
-        # A subclass with a method of its own goes on with what it knows, and may take them out by itself.
-        if type(self).state_dict is state_dict and (prefix or hasattr(self, ATTRIBUTE)):
-            del state["_metadata"]
+        if hasattr(self, ATTRIBUTE):
+            _drop_arguments(state)
         return state
 
     BaseModel.state_dict = state_dict
+
+
+def _drop_arguments(state: Any) -> None:
+    """Remove what neuralop's models write beside the tensors: the constructor's arguments."""
+    if not isinstance(state.get("_metadata", 0), (torch.Tensor, int)):
+        del state["_metadata"]
 
 
 # What is called when the first model of a process is given a plan; those above this folder whose work begins then add to it.
@@ -77,9 +82,10 @@ def attach_shapes(model: nn.Module) -> None:
     plan: Plan = getattr(model, ATTRIBUTE)
     if status_of(model) is WeightsStatus.FRESH:
         return  # mup's optimizers then refuse the model, too
-    of = sum(not row.frozen for row in plan.rows)
+    # An optimizer of a part of fresh weights is compared with the plan. Of other weights a part may be fine-tuned.
+    of = 1 if status_of(model) is WeightsStatus.SCALED else sum(not row.frozen for row in plan.rows)
     for name, parameter in model.named_parameters():
-        if name in plan and not hasattr(parameter, "infshape"):
+        if name in plan and getattr(getattr(parameter, "infshape", None), "of", 0) != of:
             parameter.infshape = plan[name].mup_shape(of)  # type: ignore[attr-defined]
 
 
@@ -122,6 +128,7 @@ class CopiesShapes:
 @mark_public
 def _write(module: nn.Module, state: Any, prefix: str, local_metadata: dict) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
+    _drop_arguments(state)  # of models inside
     if status_of(module) is not WeightsStatus.FRESH:
         local_metadata[KEY] = plan.text
         if modes := _active_modes(module):
@@ -162,10 +169,7 @@ def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None
 
 def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping, *_: Any) -> None:
     plan: Plan = getattr(module, ATTRIBUTE)
-    if not isinstance(state.get("_metadata", 0), (torch.Tensor, int)):
-        # Constructor arguments, which state_dict() of neuralop's models holds beside the tensors. They take this entry out
-        # when they load; a class that holds one does not, and would refuse it.
-        del state["_metadata"]
+    _drop_arguments(state)  # a class that holds one of neuralop's models would refuse them
     for wrapper in ("_orig_mod.", "module."):
         if state and not hasattr(module, wrapper[:-1]) and all(key.startswith(prefix + wrapper) for key in state):
             raise MupError(

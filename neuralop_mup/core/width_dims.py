@@ -14,7 +14,9 @@ from neuralop_mup.core.rebuild import Base
 from neuralop_mup.errors import MupError
 
 
-def infer_width_dims(found: Mapping[str, ParameterInfo], base: Base, rule: str, model: str) -> dict[str, ParameterInfo]:
+def infer_width_dims(
+    found: Mapping[str, ParameterInfo], base: Base, rule: str, model: str, trainable: bool = True
+) -> dict[str, ParameterInfo]:
     """Find out which dimensions grow.
 
     Parameters
@@ -26,6 +28,8 @@ def infer_width_dims(found: Mapping[str, ParameterInfo], base: Base, rule: str, 
         Name of the rule, under which a file may lack the modes.
     model : str
         Type of the model, for messages.
+    trainable : bool
+        Whether a frozen parameter that grows is an error.
 
     Returns
     -------
@@ -62,7 +66,7 @@ def infer_width_dims(found: Mapping[str, ParameterInfo], base: Base, rule: str, 
             "arguments under their own names (self.hidden_channels = hidden_channels), or give a file of base shapes that "
             "were saved from a wider model."
         )
-    standing = assign_roles(found, grows)
+    standing = assign_roles(found, grows, trainable)
     for name, info in standing.items():
         other = found[stand_ins[name]]
         if info.shape != other.shape:
@@ -179,8 +183,9 @@ def assign_roles(
             raise _shared(name, info.shared)
         elif info.frozen and trainable and not param.frozen:
             raise MupError(
-                f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after. If its "
-                "constructor freezes it, describe it with nm.register_layer and nm.Param(…, frozen=True)."
+                f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after, or pass "
+                "init=False if the weights are trained. If its constructor freezes it, describe it with nm.register_layer and "
+                "nm.Param(…, frozen=True)."
             )
         result[name] = replace(info, param=param, fixed=is_fixed)
     return result

@@ -264,12 +264,12 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer's learning rates stand in the ratios of the plan, or no plan can be meant."""
     groups = optimizer.param_groups
     shapes = {p: p.infshape for g in groups for p in g["params"] if isinstance(getattr(p, "infshape", None), MupShape)}
-    trained = [p for p, shape in shapes.items() if not shape.frozen]
-    # Part of a model, or a model with frozen parts, is finetuned: with which learning rates is for the user to say.
-    is_whole = len(trained) >= max((shapes[p].of for p in trained), default=math.inf)
-    is_told = all(p.requires_grad for p in trained) and all(_readable(group["lr"]) for group in groups)
+    trained = [p for p, shape in shapes.items() if not shape.frozen and p.requires_grad]
+    # A user who fine-tunes a part of a model chooses its learning rates.
+    is_meant = len(trained) >= max((shapes[p].of for p in trained), default=math.inf)
+    is_readable = all(_readable(group["lr"]) for group in groups)
     is_scaled = any(shape.adam_lr != 1 or shape.sgd_lr != 1 for shape in shapes.values())
-    if not (is_whole and is_told and is_scaled) or isinstance(optimizer, torch.optim.LBFGS):  # which finds its scale
+    if not (is_meant and is_readable and is_scaled) or isinstance(optimizer, torch.optim.LBFGS):  # which finds its scale
         return True
     off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)

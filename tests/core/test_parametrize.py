@@ -5,6 +5,7 @@ import warnings
 from functools import partial
 
 import mup
+import numpy as np
 import pytest
 import torch
 from neuralop.models import FNO
@@ -189,3 +190,41 @@ def test_clip_spectral_gradients(build):
 def test_a_misspelt_argument_is_refused():
     with refused("'init_mlt' 'init_mult'"):
         nm.parametrize(ONE.build(), init_mlt={"kernel": 1.0})
+
+
+class LoRA(torch.nn.Module):
+    """A frozen linear layer with a trainable update of rank 2."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear, self.down, self.up = (torch.nn.Linear(*sizes) for sizes in ((width, width), (width, 2), (2, width)))
+        self.linear.requires_grad_(False)
+
+    def forward(self, x):
+        return self.linear(x) + self.up(self.down(x))
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self, width=64):
+        super().__init__()
+        self.width, self.fno, self.mix = width, FNO((8,), 1, width, width), LoRA(width)
+        self.fno.requires_grad_(False)
+
+
+def test_frozen_parameters_are_allowed_for_trained_weights():
+    plan = nm.summary(nm.parametrize(Adapted(), init=False))
+    assert [plan[f"mix.{name}.weight"].role for name in ("linear", "down", "up")] == ["hidden", "readout", "input"]
+    with refused("'fno.fno_blocks.convs.0' requires_grad=False init=False"):
+        nm.parametrize(Adapted())
+
+
+def test_sizes_of_numpy_are_sizes():
+    plan = nm.summary(nm.parametrize(FNO(np.array([8, 8]), 1, 1, np.int64(64))))
+    assert plan["projection.fcs.1.weight"].lr_mult == 0.5
+
+
+def test_models_without_a_plan_keep_their_state_dict():
+    other = torch.nn.Sequential(FNO((8,), 1, 1, 8))
+    nm.parametrize(FNO((8,), 1, 1, 16))
+    assert "_metadata" in other.state_dict()
+    assert "_metadata" not in nm.parametrize(other).state_dict()

@@ -119,8 +119,23 @@ def test_a_model_whose_own_constructor_freezes_a_parameter():
     for parameters in (model.parameters(), trained):
         assert len(warned(torch.optim.AdamW(parameters, 1e-3))) == 1
     assert not warned(nm.MuAdamW(model, lr=1e-3))
-    model.spec_encoder.requires_grad_(False)  # by the user
+    _loaded(model).spec_encoder.requires_grad_(False)  # by the user, who fine-tunes
     assert not warned(torch.optim.AdamW(trained, 1e-3))
+
+
+def _loaded(model):
+    """Return the model as if its weights were loaded."""
+    return nm.load_plan(model, nm.summary(model))
+
+
+def test_optimizers_of_parts_of_fresh_weights_are_warned_of():
+    """Adam on kernels beside AdamW on the rest, or one frozen part, silenced the warning."""
+    model = parametrized(CASE)
+    kernels = [p for p in model.parameters() if p.is_complex()]
+    rest = [p for p in model.parameters() if not p.is_complex()]
+    assert len([*warned(torch.optim.Adam(kernels, 1e-3)), *warned(torch.optim.AdamW(rest, 1e-3))]) == 1
+    model.lifting.requires_grad_(False)
+    assert len(warned(torch.optim.Adam(model.parameters(), 1e-3))) == 1
 
 
 def _frozen(model):
@@ -145,8 +160,8 @@ ON_PLAN = {
     "mup.MuAdamW": lambda m: mup.MuAdamW(m.parameters(), lr=1e-3, weight_decay=0.1),
     "mup.MuSGD": lambda m: mup.MuSGD(m.parameters(), lr=1e-3),
     "by hand": _by_hand,
-    "part of a model": lambda m: torch.optim.Adam(list(m.parameters())[::2], 1e-3),
-    "frozen features": _frozen,
+    "part of a trained model": lambda m: torch.optim.Adam(list(_loaded(m).parameters())[::2], 1e-3),
+    "frozen features": lambda m: _frozen(_loaded(m)),
     "LBFGS": lambda m: torch.optim.LBFGS(m.parameters()),
     "another model": lambda m: torch.optim.Adam(CASE.build().parameters()),
     "a copy without a plan": lambda m: plain(nm.unparametrize(copy.deepcopy(m))),

@@ -226,3 +226,22 @@ def test_batches_are_made_again_where_anything_changed(change):
             optimizer.step()
         optimizers[1]._batches.clear()
     assert differing(*models) == 0
+
+
+def test_plain_parameters_are_added_to_an_optimizer():
+    """torch refused a group without names, which its own documentation has."""
+    model, head = small_fno(), torch.nn.Linear(1, 1)
+    optimizer = nm.MuSOAP(model, steps=10)
+    optimizer.add_param_group({"params": list(head.parameters()), "lr": 1e-3})
+    optimizer.add_param_group({"params": torch.nn.Parameter(torch.ones(3))})
+    other = nm.MuSOAP(small_fno(), steps=10)
+    for params in (list(torch.nn.Linear(1, 1).parameters()), torch.nn.Parameter(torch.ones(3))):
+        other.add_param_group({"params": params})
+    other.load_state_dict(optimizer.state_dict())
+    assert [group["steps"] for group in other.param_groups[-2:]] == [10, 10]
+    random_gradients(model, 0)
+    for p in head.parameters():
+        p.grad = torch.ones_like(p)
+    before = head.weight.item()
+    optimizer.step()
+    assert head.weight.item() == pytest.approx(before - 1e-3, rel=1e-2)

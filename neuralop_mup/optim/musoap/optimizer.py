@@ -378,10 +378,16 @@ class MuSOAP(torch.optim.Optimizer):
         return max([self.state[p].get("step", 0) for p in matrices if p in self.state] + [groups[0].get("taken", 0)])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; the group's training ends with that of the others, wherever the end was moved to."""
+        """Add a group of parameters for AdamW, as torch's method does. Its training ends with that of the others."""
         of_all = ("taken", "steps", "cooldown")
         end = {key: self.param_groups[0][key] for key in of_all} if self.param_groups else {}
-        super().add_param_group({**end, **param_group})
+        params = param_group["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        if end and "param_names" not in param_group and all(isinstance(p, torch.Tensor) for p in params):
+            # The other groups have names, and torch wants them in all groups or in none.
+            n = sum(len(group["params"]) for group in self.param_groups)
+            param_group = {**param_group, "param_names": [f"added.{n + i}" for i in range(len(params))]}
+        super().add_param_group({**end, **param_group, "params": params})
         if end and end["cooldown"] is not None:
             self.param_groups[-1]["cooldown"] = (*end["cooldown"][:2], float(self.param_groups[-1]["lr"]))
 
