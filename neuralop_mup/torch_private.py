@@ -20,6 +20,12 @@ add_product_each_, sub_each_, norm_of_each = torch._foreach_addcmul_, torch._for
 # What torch's norms over a batch and over an instance are made from, its own of one to three dimensions and lazy ones alike.
 RUNNING_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
+
+def is_in_backward() -> bool:
+    """Return whether this thread runs a backward pass: a forward pass in it is a recomputation of checkpointing."""
+    return torch._C._current_graph_task_id() != -1
+
+
 # Wrapper types by where they are defined, so that those which are not used need not be imported, with the attribute that
 # holds the model. torch.compile's wrapper and that of checkpoint_wrapper have no public name.
 ONE_MODULE = {

@@ -57,7 +57,7 @@ def update_stats(
         - ``feature`` and ``feature_update``, a block: RMS of its output before the step, and of the change. A block that
           returns no tensor of numbers has none.
         - ``lr``, a param group: the learning rate that the step was made with.
-        - ``mode_mult``, ``learned_mult``, ``schedule_factor``: factors of that learning rate.
+        - ``mode_mult``, ``learned_mult``, ``depth_mult``, ``schedule_factor``: factors of that learning rate.
 
     Raises
     ------

@@ -17,9 +17,10 @@ from torch.optim.adamw import adamw
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.checks import check_optimizer_state
-from neuralop_mup.optim.learning_rate import effective_lr
+from neuralop_mup.optim.learning_rate import effective_decay, effective_lr
 from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.musoap import parallel
+from neuralop_mup.optim.musoap.depth import DepthMeasurement
 from neuralop_mup.optim.musoap.eigenbases import first_basis, renewed
 from neuralop_mup.optim.musoap.gradient_check import CHECKS, GradientCheck
 from neuralop_mup.optim.musoap.matrix_groups import musoap_groups
@@ -195,6 +196,7 @@ class MuSOAP(torch.optim.Optimizer):
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
     _told_of_the_end = False
+    _depth: DepthMeasurement | None = None  # until the first step
 
     @needs_model
     def __init__(
@@ -272,6 +274,7 @@ class MuSOAP(torch.optim.Optimizer):
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
+        self._depth = None if base_depth is None else DepthMeasurement(resolved)
         set_factors(self.param_groups, 0)
         attach_lr_hooks(resolved, self)
 
@@ -335,13 +338,16 @@ class MuSOAP(torch.optim.Optimizer):
                 "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
                 "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
+        if taken == 0 and self._depth is not None:
+            self._depth.correct(groups)
+            self._depth = None
         note_peaks(groups, taken)
         set_factors(groups, taken)
         if not self._told_of_the_end and (warning := warning_past_the_end(groups[0], taken)):
             self._told_of_the_end = True
             warnings.warn(warning, stacklevel=2)
         if (together := self._process_group or self._replicas) and not self._compared:
-            rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
+            rates, steps = [unscheduled_lr(group) for group in groups], groups[0]["steps"] or 0
             parallel.check_equal(rates, steps, groups[0]["params"][0].device, together)
             self._compared = True
         if taken == 0:
@@ -538,7 +544,7 @@ class MuSOAP(torch.optim.Optimizer):
         if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
             mult, share = (1.0, lr * share) if torch.is_tensor(lr) else (lr, share)
             decays = batch.of_modes(share, turn)
-            add_product_each_(turn.weights, turn.weights, decays, value=-mult * group["weight_decay"])
+            add_product_each_(turn.weights, turn.weights, decays, value=-mult * effective_decay(group))
         sub_each_(turn.weights, batch.of_params(update, turn, scratch))
         batch.taken()
 
@@ -595,7 +601,9 @@ class MuSOAP(torch.optim.Optimizer):
         super().load_state_dict({**state_dict, "param_groups": groups})
         for cached in ("_batches", "_told_of_the_end"):
             vars(self).pop(cached, None)
-        set_factors(self.param_groups, self._taken(self.param_groups))
+        taken = self._taken(self.param_groups)
+        self._depth = None if taken else self._depth
+        set_factors(self.param_groups, taken)
         for group, theirs in zip(self.param_groups, groups, strict=True):
             for p, key in zip(group["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():
