@@ -160,6 +160,7 @@ def test_a_measured_rate_is_applied_once_and_kept():
 
     def train(net, opt, xs):
         for x in xs:
+
             def closure(net=net, opt=opt, x=x):
                 opt.zero_grad()
                 loss = net(x).square().mean()

@@ -11,10 +11,12 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from neuralop_mup.core.arguments import keeps_arguments
 from neuralop_mup.core.layers.registry import BESIDE, RECURRENT, is_known
@@ -98,43 +100,38 @@ class DepthMeasurement:
     """
 
     def __init__(self, resolved: ResolvedModel) -> None:
-        self.kernels: dict[nn.Module, list[nn.Parameter]] = {}
-        for row in resolved.plan.rows:
-            if row.tuned_as == "spectral":
-                owner = resolved.model.get_submodule(row.owner)
-                self.kernels.setdefault(owner, []).append(resolved.parameters[row.name])
-        self.estimate, self.is_ambiguous = estimate_depth(
-            resolved.model, {row.owner for row in resolved.plan.rows if row.tuned_as == "spectral"}
-        )
+        kernels = [row for row in resolved.plan.rows if row.tuned_as == "spectral"]
+        self.estimate, self.is_ambiguous = estimate_depth(resolved.model, {row.owner for row in kernels})
         self.depth = 0
+        self._parameters: dict[nn.Module, list[nn.Parameter]] = {}
+        for row in kernels:
+            owner = resolved.model.get_submodule(row.owner)
+            self._parameters.setdefault(owner, []).append(resolved.parameters[row.name])
         self._reached: set[nn.Module] = set()
-        self._forward, self._recomputed = Counter[nn.Module](), Counter[nn.Module]()
-        handles = [owner.register_forward_hook(_Hook(weakref.ref(self))) for owner in self.kernels]
+        self._hidden = Counter[nn.Module]()  # applications in backward passes, less those that a gradient reached
+        handles = [owner.register_forward_hook(_Hook(weakref.ref(self))) for owner in self._parameters]
         self._removal = weakref.finalize(self, _remove, handles)
 
     def see(self, owner: nn.Module, output: Any) -> None:
         """Note an application of a kernel."""
         if is_in_backward():
-            self._recomputed[owner] += 1
+            self._hidden[owner] += 1
             return
         for tensor in output if isinstance(output, (tuple, list)) else (output,):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                depth = 1 + max([_depth_of(node) for node in _earlier(tensor.grad_fn)], default=0)
-                tensor.grad_fn.metadata[_DEPTH] = depth
-                tensor.register_hook(self._when_reached(owner, depth))
-                self._forward[owner] += 1
+                node: Any = tensor.grad_fn  # torch's types have its metadata as a method
+                depth = node.metadata[_DEPTH] = 1 + max([_depth_of(earlier) for earlier in _earlier(node)], default=0)
+                tensor.register_hook(partial(self._reach, owner, depth))
 
-    def _when_reached(self, owner: nn.Module, depth: int) -> Callable[[torch.Tensor], None]:
-        def note(gradient: torch.Tensor) -> None:
-            self._reached.add(owner)
-            self.depth = max(self.depth, depth)
-
-        return note
+    def _reach(self, owner: nn.Module, depth: int, gradient: torch.Tensor) -> None:
+        self._reached.add(owner)
+        self._hidden[owner] -= 1
+        self.depth = max(self.depth, depth)
 
     def is_complete(self) -> bool:
         """Return whether every application of a kernel that has a gradient was seen."""
-        trained = {owner for owner, own in self.kernels.items() if any(p.grad is not None for p in own)}
-        return trained <= self._reached and self._recomputed <= self._forward
+        trained = {owner for owner, own in self._parameters.items() if any(p.grad is not None for p in own)}
+        return trained <= self._reached and max(self._hidden.values(), default=0) <= 0
 
     def correct(self, groups: Sequence[dict[str, Any]]) -> None:
         """Store ``depth_mult`` in the groups of matrices, if the measured depth is not the estimate.
@@ -147,7 +144,7 @@ class DepthMeasurement:
                 warnings.warn(self._warning(groups), stacklevel=4)
             return
         self._removal()
-        frozen = {owner for owner, own in self.kernels.items() if not any(p.requires_grad for p in own)}
+        frozen = {owner for owner, own in self._parameters.items() if not any(p.requires_grad for p in own)}
         if self.depth in (0, self.estimate) or not frozen <= self._reached:
             return
         for group in groups:
@@ -180,16 +177,16 @@ class _Hook:
             measurement.see(owner, output)
 
 
-def _remove(handles: Sequence[torch.utils.hooks.RemovableHandle]) -> None:
+def _remove(handles: Sequence[RemovableHandle]) -> None:
     for handle in handles:
         handle.remove()
 
 
-def _earlier(node: torch.autograd.graph.Node) -> list[torch.autograd.graph.Node]:
+def _earlier(node: Any) -> list[Any]:
     return [earlier for earlier, _ in node.next_functions if earlier is not None]
 
 
-def _depth_of(node: torch.autograd.graph.Node) -> int:
+def _depth_of(node: Any) -> int:
     """Return the number of kernels on the longest path up to a node, and store it in each node on the way."""
     waiting = [node]
     while waiting:

@@ -17,7 +17,7 @@ from torch.optim.adamw import adamw
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.checks import check_optimizer_state
-from neuralop_mup.optim.learning_rate import effective_decay, effective_lr
+from neuralop_mup.optim.learning_rate import effective_decay, effective_lr, unscheduled_lr
 from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.musoap import parallel
 from neuralop_mup.optim.musoap.depth import DepthMeasurement
