@@ -136,8 +136,6 @@ def test_estimates(monkeypatch):
     cells = nn.Sequential(Cell(), Cell())
     owners = [f"{i}.gates.{j}" for i in range(2) for j in range(6)]
     assert estimate_depth(cells, owners) == (4, False)
-    monkeypatch.setattr("neuralop_mup.optim.musoap.depth.RECURRENT", RECURRENT | {Cell})
-    assert estimate_depth(cells, owners) == (4, True)
 
     def estimated(model):
         return estimate_depth(model, {row.owner for row in nm.summary(nm.parametrize(model)) if row.role == "spectral"})
@@ -145,6 +143,14 @@ def test_estimates(monkeypatch):
     assert estimated(UQNO(_fno(2))) == (2, True)
     assert estimated(nn.ModuleList([_fno(1), _fno(3), nn.Sequential(_fno(2), _fno(2))])) == (4, True)
     assert estimated(nn.ModuleDict({"one": _fno(3)})) == (3, False)
+
+
+def test_time_steps_of_a_recurrent_cell_count_less(monkeypatch):
+    """Five time steps of two layers divide the rate by ⁴√5, in place of √5."""
+    monkeypatch.setattr("neuralop_mup.optim.musoap.depth.RECURRENT", RECURRENT | {FNO})
+    model, optimizer = _built(MODELS["loop"][0]())
+    _step(model, optimizer)
+    assert list(_rates(optimizer)) == [pytest.approx(LR * math.sqrt(4 / 2) / 5**0.25)]
 
 
 def test_a_measured_rate_is_applied_once_and_kept():

@@ -6,7 +6,6 @@ The measurement decides where it is complete. It covers what no constructor show
 times, loops over time, outputs that are thrown away.
 """
 
-import math
 import warnings
 import weakref
 from collections import Counter
@@ -26,10 +25,13 @@ from neuralop_mup.torch_private import is_in_backward
 # Key in the metadata of a node of the autograd graph: how many kernels the longest path up to its output has. The metadata
 # belong to the graph and are freed with it.
 _DEPTH = "neuralop_mup_depth"
+# For neuralop's RNO. Its gates let a time step change little, so steps add up more slowly than layers. Over 17 time steps the
+# root was too low in 200 optimizer steps, and no factor at all too high: docs/howto/limits.md.
+_RECURRENT_POWER = 0.25
 
 
 def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
-    """Return the depth that the modules suggest, and whether another one is as likely.
+    """Return the depth that the modules suggest, and whether whole models were counted as parallel.
 
     Modules count as layers that follow each other. Whole models of neuralop or PhysicsNeMo that a module holds count as
     parallel (an ensemble, branches that are added), so only the deepest counts; in an ``nn.Sequential`` they add up.
@@ -46,8 +48,8 @@ def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
     -------
     depth : int
         At least 1.
-    is_ambiguous : bool
-        Whether the model holds several whole models in parallel, or a recurrent cell.
+    has_branches : bool
+        Whether several whole models with kernels count as parallel. Then the depth may be their sum.
     """
     holders = {id(model.get_submodule(owner)) for owner in owners}
     named = dict(model.named_modules(remove_duplicate=False))
@@ -60,7 +62,7 @@ def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
     whole = _whole_models(named)
     # Kernels below each module: those that follow each other, and those of the deepest whole model.
     serial, parallel = Counter[str](), Counter[str]()
-    is_ambiguous = any(isinstance(module, tuple(RECURRENT)) for module in named.values())
+    has_branches = False
     for name, module in reversed(named.items()):  # children before their parents
         if id(module) in holders and not f"{name}.".startswith(beside):
             serial[name] += getattr(module, "n_layers", 1) if is_known(module) else 1
@@ -74,9 +76,9 @@ def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
         if isinstance(named[parent], nn.Sequential):
             parallel[parent] += deepest
         else:
-            is_ambiguous |= min(parallel[parent], deepest) > 0
+            has_branches |= min(parallel[parent], deepest) > 0
             parallel[parent] = max(parallel[parent], deepest)
-    return max(1, serial[""] + parallel[""]), is_ambiguous
+    return max(1, serial[""] + parallel[""]), has_branches
 
 
 def _whole_models(named: Mapping[str, nn.Module]) -> set[str]:
@@ -101,7 +103,8 @@ class DepthMeasurement:
 
     def __init__(self, resolved: ResolvedModel) -> None:
         kernels = [row for row in resolved.plan.rows if row.tuned_as == "spectral"]
-        self.estimate, self.is_ambiguous = estimate_depth(resolved.model, {row.owner for row in kernels})
+        self.estimate, self.has_branches = estimate_depth(resolved.model, {row.owner for row in kernels})
+        self.is_recurrent = any(isinstance(module, tuple(RECURRENT)) for module in resolved.model.modules())
         self.depth = 0
         self._parameters: dict[nn.Module, list[nn.Parameter]] = {}
         for row in kernels:
@@ -140,7 +143,7 @@ class DepthMeasurement:
         """
         if not self.is_complete():
             self._removal.detach()  # a compiled model would be compiled anew without the hooks, which do nothing from now on
-            if self.is_ambiguous:
+            if self.has_branches or self.is_recurrent:
                 warnings.warn(self._warning(groups), stacklevel=4)
             return
         self._removal()
@@ -149,7 +152,7 @@ class DepthMeasurement:
             return
         for group in groups:
             if group.get("own_rule"):
-                group["depth_mult"] = math.sqrt(self.estimate / self.depth)
+                group["depth_mult"] = (self.estimate / self.depth) ** (_RECURRENT_POWER if self.is_recurrent else 0.5)
 
     def _warning(self, groups: Sequence[Mapping[str, Any]]) -> str:
         return (

@@ -128,9 +128,12 @@ class MuSOAP(torch.optim.Optimizer):
     lr_mult : mapping, optional
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
     base_depth : int or None, default 4
-        ``lr`` goes as √(base_depth / depth), where depth is the model's number of Fourier layers: updates of all layers add
-        up, and four times as many want half the learning rate (docs/evidence/transfer.md). The default is the number of
-        layers that neuralop's FNO has. None leaves ``lr`` as it is at every depth.
+        The learning rate of kernels and hidden maps goes as √(base_depth / depth), because updates of layers that follow
+        each other add up (docs/evidence/transfer.md). Depth is the number of Fourier layers on the longest path through the
+        model. It is estimated from the model's modules here, and measured in the backward passes before the first step. If
+        the two differ, ``group["depth_mult"]`` corrects the rate from the first step on, and ``group["lr"]`` stays. What
+        torch.compile compiles cannot be measured; there the estimate holds, and a warning says so where it is uncertain. The
+        default is the depth of neuralop's FNO. None leaves the rate as it is at every depth.
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
         with their state, to the others. Not kept by copies and pickles of the optimizer.
