@@ -8,6 +8,7 @@ import pytest
 import torch
 from neuralop.models import FNO, UQNO
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.utils.checkpoint import checkpoint
 
 import neuralop_mup as nm
@@ -223,6 +224,14 @@ def test_an_ambiguous_estimate_warns(monkeypatch):
         _step(model, optimizer)
     _step(model, optimizer)
     assert _is_rate_of(optimizer, 3)
+
+
+def test_a_step_that_moves_nothing_leaves_the_measurement_to_the_next():
+    """torch's get_state_dict has an optimizer make its state in a step with zero gradients and rates."""
+    model, optimizer = _built(MODELS["twice"][0]())
+    get_optimizer_state_dict(model, optimizer)
+    _step(model, optimizer)
+    assert _is_rate_of(optimizer, 8)
 
 
 def test_without_a_depth_rule_nothing_is_measured():

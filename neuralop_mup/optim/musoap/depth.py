@@ -25,8 +25,8 @@ from neuralop_mup.torch_private import is_in_backward
 # Key in the metadata of a node of the autograd graph: how many kernels the longest path up to its output has. The metadata
 # belong to the graph and are freed with it.
 _DEPTH = "neuralop_mup_depth"
-# For neuralop's RNO. Its gates let a time step change little, so steps add up more slowly than layers. Over 17 time steps the
-# root was too low in 200 optimizer steps, and no factor at all too high: docs/howto/limits.md.
+# For neuralop's RNO, whose gates let each time step change the state only in part. It is between the root, with which RNO
+# trained more slowly, and no correction for time steps, with which it failed from some seeds (docs/howto/limits.md).
 _RECURRENT_POWER = 0.25
 
 

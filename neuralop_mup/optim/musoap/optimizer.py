@@ -341,7 +341,8 @@ class MuSOAP(torch.optim.Optimizer):
                 "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
                 "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
-        if taken == 0 and self._depth is not None:
+        # Rates are zero in a warm-up's first step, and when torch's get_state_dict has an optimizer make its state.
+        if self._depth is not None and any(group["lr"] for group in groups):
             self._depth.correct(groups)
             self._depth = None
         note_peaks(groups, taken)
