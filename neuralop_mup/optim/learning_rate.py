@@ -11,7 +11,7 @@ key                   meaning
 ``mode_mult``         the rule's multiplier now over ``rule_mult``, where modes grow in training
                       (:mod:`neuralop_mup.optim.lr_hooks`)
 ``learned_mult``      factor that :class:`neuralop_mup.LearnedRates` learns
-``depth_mult``        MuSOAP: the same, where the depth that the first step measured is not the estimate in ``rule_mult``
+``depth_mult``        MuSOAP: the same for depth: the first step measures it, ``rule_mult`` has an estimate
                       (:mod:`neuralop_mup.optim.musoap.depth`)
 ``base_scale``        MuSOAP: factor of a default rate whose number of steps changed, or "anytime"
 ``steps``             MuSOAP: step at which the training ends

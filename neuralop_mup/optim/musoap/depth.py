@@ -25,8 +25,8 @@ from neuralop_mup.torch_private import is_in_backward
 # Key in the metadata of a node of the autograd graph: how many kernels the longest path up to its output has. The metadata
 # belong to the graph and are freed with it.
 _DEPTH = "neuralop_mup_depth"
-# For neuralop's RNO, whose gates let each time step change the state only in part. It is between the root, with which RNO
-# trained more slowly, and no correction for time steps, with which it failed from some seeds (docs/howto/limits.md).
+# For neuralop's RNO: its gates let each time step change only a part of the state. The root was too low there, and some
+# trainings without a correction failed (docs/howto/limits.md).
 _RECURRENT_POWER = 0.25
 
 
@@ -91,9 +91,11 @@ def _whole_models(named: Mapping[str, nn.Module]) -> set[str]:
 class DepthMeasurement:
     """The depth of a model in the backward passes before its optimizer's first step.
 
-    An application of a kernel counts once a gradient reaches its output. The measurement is incomplete, and then not used,
-    if a kernel has a gradient though no application of it was seen (in code that torch.compile compiled, or where a layer's
-    ``forward`` is called instead of the layer), or if it was first seen in a backward pass (reentrant checkpointing).
+    An application of a kernel counts if a gradient reaches its output. The measurement is incomplete, and not used, if
+
+    - a kernel has a gradient, but the hooks saw no application of it: torch.compile compiled it, or the model calls the
+      layer's ``forward`` instead of the layer;
+    - a kernel is applied in a backward pass only: reentrant checkpointing.
 
     Parameters
     ----------
@@ -142,7 +144,7 @@ class DepthMeasurement:
         A frozen layer may be trained later, so the estimate stays if one was not reached.
         """
         if not self.is_complete():
-            self._removal.detach()  # a compiled model would be compiled anew without the hooks, which do nothing from now on
+            self._removal.detach()  # torch.compile would compile the model again without them; they do nothing now
             if self.has_branches or self.is_recurrent:
                 warnings.warn(self._warning(groups), stacklevel=4)
             return
