@@ -20,6 +20,12 @@ add_product_each_, sub_each_, norm_of_each = torch._foreach_addcmul_, torch._for
 # Base classes of torch's batch and instance norms, from one to three dimensions, including lazy ones.
 RUNNING_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
+
+def is_in_backward() -> bool:
+    """Return whether this thread runs a backward pass: a forward pass in it is a recomputation of checkpointing."""
+    return torch._C._current_graph_task_id() != -1
+
+
 # Attribute that holds the model, by module and name of the wrapper class, so that unused wrappers need not be imported. The
 # wrappers of torch.compile and checkpoint_wrapper have no public name.
 ONE_MODULE = {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.learning_rate import FACTORS, effective_lr
+from neuralop_mup.optim.learning_rate import FACTORS, effective_decay, effective_lr
 from neuralop_mup.optim.musoap.gradient_check import policy_of
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 
@@ -101,7 +101,10 @@ class Captured:
         else:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                own = ({**g, **dict.fromkeys(FACTORS, 1.0), "lr": rate} for g, rate in zip(groups, self._rates, strict=True))
+                own = (
+                    {**g, **dict.fromkeys(FACTORS, 1.0), "lr": rate, "weight_decay": effective_decay(g)}
+                    for g, rate in zip(groups, self._rates, strict=True)
+                )
                 MuSOAP._on_device(self._optimizer, list(own))
             self._graphs[place] = graph
         self._graphs[place].replay()

@@ -184,8 +184,8 @@ def assign_roles(
         elif info.frozen and trainable and not param.frozen:
             raise MupError(
                 f"Parameter {where} is frozen (requires_grad=False): call parametrize first, freeze after, or pass "
-                "init=False if the weights are trained. If its constructor freezes it, describe it with nm.register_layer and "
-                "nm.Param(…, frozen=True)."
+                "init=False if the weights are trained. If its constructor freezes it, describe it with nm.register_layer "
+                "and nm.Param(…, frozen=True)."
             )
         result[name] = replace(info, param=param, fixed=is_fixed)
     return result

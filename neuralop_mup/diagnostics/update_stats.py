@@ -54,7 +54,7 @@ def update_stats(
         - ``feature`` and ``feature_update``, per block: RMS of its output before the step, and of the change. Blocks that
           return no floating-point tensor have none.
         - ``lr``, per param group: the learning rate of the step.
-        - ``mode_mult``, ``learned_mult``, ``schedule_factor``: factors of that learning rate.
+        - ``mode_mult``, ``learned_mult``, ``depth_mult``, ``schedule_factor``: factors of that learning rate.
 
     Raises
     ------

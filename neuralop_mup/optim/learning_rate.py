@@ -3,21 +3,23 @@
 ``group["lr"]`` belongs to the user and the scheduler. The package never writes it after construction; it stores factors
 beside it, so that schedulers of closed form, copies and checkpoints keep working:
 
-    effective rate = lr · mode_mult · learned_mult · schedule_factor(base_scale, steps, peak, cooldown; taken).
+    effective rate = lr · mode_mult · learned_mult · depth_mult · schedule_factor(base_scale, steps, peak, cooldown; taken).
 
 ====================  ================================================================================================
 key                   meaning
 ====================  ================================================================================================
-``mode_mult``        the rule's multiplier now over ``rule_mult``: modes that grew in training, a depth that was
-                      measured (:mod:`neuralop_mup.optim.lr_hooks`)
+``mode_mult``         the rule's multiplier now over ``rule_mult``, where modes grow in training
+                      (:mod:`neuralop_mup.optim.lr_hooks`)
 ``learned_mult``      factor that :class:`neuralop_mup.LearnedRates` learns
+``depth_mult``        MuSOAP: the same for depth: the first step measures it, ``rule_mult`` has an estimate
+                      (:mod:`neuralop_mup.optim.musoap.depth`)
 ``base_scale``        MuSOAP: factor of a default rate whose number of steps changed, or "anytime"
 ``steps``             MuSOAP: step at which the training ends
 ``peak``              MuSOAP: largest rate so far, and the step at which its cosine begins
 ``cooldown``          MuSOAP: first step, length and first rate of a cooldown
 ====================  ================================================================================================
 
-These six enter the rate. Others describe the group: ``rule_mult`` is the rule's multiplier and ``lr_mult`` that times the
+These seven enter the rate. Others describe the group: ``rule_mult`` is the rule's multiplier and ``lr_mult`` that times the
 user's, both already in ``lr``; ``base_lr`` is the rate at base; ``own_rule`` marks groups whose multiplier does not come
 from the plan (MuSOAP's matrices); ``taken`` counts steps. Two are results for loggers: ``schedule_factor``, and ``step_lr``,
 the effective rate of the last step.
@@ -29,7 +31,7 @@ from typing import Any
 import torch
 
 #: Keys of a group that are factors of its rate.
-FACTORS = ("mode_mult", "learned_mult", "schedule_factor")
+FACTORS = ("mode_mult", "learned_mult", "depth_mult", "schedule_factor")
 # Keys that release 0.3.0 saved under other names.
 _RENAMED = {"length_mult": "schedule_factor"}
 
@@ -41,12 +43,17 @@ def factors(group: Mapping[str, Any]) -> dict[str, float]:
 
 def unscheduled_lr(group: Mapping[str, Any]) -> Any:
     """Return :func:`effective_lr` without the factor that ends the training."""
-    return group["lr"] * (group.get("mode_mult", 1.0) * group.get("learned_mult", 1.0))
+    return group["lr"] * (group.get("mode_mult", 1.0) * group.get("learned_mult", 1.0) * group.get("depth_mult", 1.0))
 
 
 def effective_lr(group: Mapping[str, Any]) -> Any:
     """Return the learning rate of a group's next step: a number, or a tensor if ``lr`` is one."""
     return unscheduled_lr(group) * group.get("schedule_factor", 1.0)
+
+
+def effective_decay(group: Mapping[str, Any]) -> float:
+    """Return the weight decay of a group's next step. Decay is independent: ``depth_mult`` is divided out."""
+    return group["weight_decay"] / group["depth_mult"]
 
 
 def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:

@@ -164,7 +164,8 @@ class LrHooks:
 
     def _for_the_step(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
         """Return group ``i`` with the settings of its next step. Decay is independent: the factor is divided out."""
-        own, lr = self._groups.setdefault(i, {}), unscheduled_lr(group)
+        # depth_mult stays a factor in the view: the first step sets it.
+        own, lr = self._groups.setdefault(i, {}), unscheduled_lr({**group, "depth_mult": 1.0})
         if isinstance(lr, torch.Tensor) and not lr.requires_grad:
             lr = self._lrs.setdefault(i, lr).copy_(lr)
         own.update(group, lr=lr, mode_mult=1.0, learned_mult=1.0)

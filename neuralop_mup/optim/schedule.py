@@ -52,6 +52,7 @@ BEGINNING: dict[str, Any] = {
     "base_scale": None,
     "peak": None,
     "cooldown": None,
+    "depth_mult": 1.0,
     "schedule_factor": 1.0,
 }
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import neuralop_mup as nm
 from neuralop_mup.core import make_plan
-from neuralop_mup.core.layers.registry import fourier_depth
+from neuralop_mup.optim.musoap.depth import estimate_depth
 from support.errors import refused
 
 
@@ -135,7 +135,7 @@ def test_shared_layers():
     plan = _plan(model, base={"width": 16})
     assert ("convs.0.weight.tensor" in plan, "b.weight" in plan, "b.bias" in plan) == (False, False, True)
     assert plan["a.weight"].lr_mult == 0.25
-    assert fourier_depth(model, ["conv"]) == 4
+    assert estimate_depth(model, ["conv"]) == (4, False)
 
 
 def test_a_kernel_that_writes_the_output_starts_as_a_readout_does():

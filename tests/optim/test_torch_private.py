@@ -11,3 +11,10 @@ def test_wrappers_hold_the_model_by_the_same_attribute():
     wrappers = torch.compile(model, backend="eager"), checkpoint_wrapper(model)
     held = {(type(w).__module__, type(w).__name__): name for w in wrappers for name, m in w.named_children() if m is model}
     assert held == torch_private.ONE_MODULE
+
+
+def test_a_backward_pass_is_recognized():
+    seen, x = [], torch.ones(1, requires_grad=True)
+    x.register_hook(lambda gradient: seen.append(torch_private.is_in_backward()))
+    x.sum().backward()
+    assert seen == [True] and not torch_private.is_in_backward()

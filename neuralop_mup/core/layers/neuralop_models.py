@@ -8,8 +8,8 @@ from neuralop.models import CODANO, UNO, UQNO
 from neuralop_mup.core.arguments import KEPT
 from neuralop_mup.core.layers.registry import BESIDE, Copy, Description, Param, layer_type, normal
 
-# Keys and queries are computed beside the values; UQNO's second model reads what its first one reads.
-BESIDE.update({CODALayer: ("Key", "Query"), UQNO: ("base_model",)})
+# Keys and queries are computed beside the values.
+BESIDE[CODALayer] = ("Key", "Query")
 
 
 @layer_type(UQNO)

@@ -3,11 +3,12 @@
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell
 
-from neuralop_mup.core.layers.registry import BESIDE, Description, Param, layer_type, normal
+from neuralop_mup.core.layers.registry import BESIDE, RECURRENT, Description, Param, layer_type, normal
 
 # Gates are computed beside each other, of the input and of the state: an update gate and a reset gate, then the candidate,
 # which reads the reset state. So two Fourier layers of the six follow each other.
 BESIDE[RNOCell] = ("input_gates.0", "input_gates.1", "input_gates.2", "hidden_gates.0")
+RECURRENT.add(RNOCell)
 
 
 def _number(stored: torch.Tensor) -> Param:

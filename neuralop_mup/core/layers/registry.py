@@ -4,8 +4,7 @@ Each layer type is described once, as a layer in the middle of a model, where in
 :mod:`neuralop_mup.core.width_dims` finds out which channels grow in a given model.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +122,8 @@ _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
 # Children of a layer whose Fourier layers are computed beside others of its, and so add nothing to depth.
 BESIDE: dict[type, tuple[str, ...]] = {}
+# Layers that are applied once for each time step.
+RECURRENT: set[type] = set()
 
 
 def register_layer(layer_type: type, params: Describe | Description) -> None:
@@ -254,28 +255,6 @@ def registration(params: Mapping[str, str], owner: str, layer: str) -> str:
     return f"nm.register_layer({layer}, {{{', '.join(f'{own!r}: {param}' for own, param in params.items())}}})"
 
 
-def fourier_depth(model: nn.Module, owners: Iterable[str]) -> int:
-    """Number of Fourier layers that follow each other.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The bare model.
-    owners : iterable of str
-        Names of its modules that hold kernels. One of neuralop's that holds several layers counts them, and one that is
-        used under several names counts as often.
-    """
-    beside = [
-        f"{name}.{child}.".removeprefix(".")
-        for name, module in model.named_modules()
-        for cls in type(module).__mro__
-        for child in BESIDE.get(cls, ())
-    ]
-    following = [owner for owner in set(owners) if not f"{owner}.".startswith(tuple(beside))]
-    uses = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-    layers = (model.get_submodule(owner) for owner in following)
-    return max(1, sum(uses[id(layer)] * (getattr(layer, "n_layers", 1) if _is_known(layer) else 1) for layer in layers))
-
-
-def _is_known(layer: nn.Module) -> bool:
+def is_known(layer: nn.Module) -> bool:
+    """Return whether one of this package's own descriptions covers a layer."""
     return any(not is_users(function) for cls in type(layer).__mro__ for function in described_as(cls))

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from neuralop_mup.core.layers.registry import fourier_depth
 from neuralop_mup.core.plan import ParamPlan
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.groups import groups_of, number_equal_names
+from neuralop_mup.optim.musoap.depth import estimate_depth
 from neuralop_mup.optim.resolved_model import ResolvedModel
 
 _LETTER_OF = {
@@ -49,7 +49,7 @@ def musoap_groups(
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
     # Updates have one size at every width and number of modes; depth is left.
-    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / fourier_depth(resolved.model, kernels))
+    rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / estimate_depth(resolved.model, kernels)[0])
     layouts = matrix_layouts(resolved)
     groups = []
     for role in ROLES:

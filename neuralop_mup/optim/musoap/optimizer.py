@@ -19,9 +19,10 @@ from neuralop_mup.core.check_init import looks_drawn
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.checks import check_optimizer_state
-from neuralop_mup.optim.learning_rate import effective_lr
+from neuralop_mup.optim.learning_rate import effective_decay, effective_lr, unscheduled_lr
 from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.musoap import parallel
+from neuralop_mup.optim.musoap.depth import DepthMeasurement
 from neuralop_mup.optim.musoap.eigenbases import first_basis, qr_iteration
 from neuralop_mup.optim.musoap.gradient_check import CHECKS, GradientCheck
 from neuralop_mup.optim.musoap.matrix_groups import musoap_groups
@@ -129,9 +130,12 @@ class MuSOAP(torch.optim.Optimizer):
     lr_mult : mapping, optional
         Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
     base_depth : int or None, default 4
-        ``lr`` goes as √(base_depth / depth), where depth is the model's number of Fourier layers: updates of all layers add
-        up, and four times as many want half the learning rate (docs/evidence/transfer.md). The default is the number of
-        layers that neuralop's FNO has. None leaves ``lr`` as it is at every depth.
+        The learning rate of kernels and hidden maps goes as √(base_depth / depth), because updates of layers that follow
+        each other add up (docs/evidence/transfer.md). Depth is the number of Fourier layers on the longest path through the
+        model. It is estimated from the model's modules here, and measured in the backward passes before the first step. If
+        the two differ, ``group["depth_mult"]`` corrects the rate from the first step on, and ``group["lr"]`` stays. What
+        torch.compile compiles cannot be measured; there the estimate holds, and a warning says so where it is uncertain. The
+        default is the depth of neuralop's FNO. None leaves the rate as it is at every depth.
     process_group : torch.distributed.ProcessGroup, optional
         Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
         with their state, to the others. Not kept by copies and pickles of the optimizer.
@@ -197,6 +201,7 @@ class MuSOAP(torch.optim.Optimizer):
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
     _warned_of_end = False
+    _depth: DepthMeasurement | None = None  # until the first step
     _default_rate_of: ResolvedModel | None = None  # until the first step, if the rate is the default one of fresh weights
 
     @needs_model
@@ -276,6 +281,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
         self._default_rate_of = None if base_scale is None else resolved
+        self._depth = None if base_depth is None else DepthMeasurement(resolved)
         set_factors(self.param_groups, 0)
         attach_lr_hooks(resolved, self)
 
@@ -339,13 +345,17 @@ class MuSOAP(torch.optim.Optimizer):
                 "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
                 "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
+        # Rates are zero in a warm-up's first step, and when torch's get_state_dict has an optimizer make its state.
+        if self._depth is not None and any(group["lr"] for group in groups):
+            self._depth.correct(groups)
+            self._depth = None
         note_peaks(groups, taken)
         set_factors(groups, taken)
         if not self._warned_of_end and (warning := warning_past_the_end(groups[0], taken)):
             self._warned_of_end = True
             warnings.warn(warning, stacklevel=2)
         if (together := self._process_group or self._replicas) and not self._compared:
-            rates, steps = [group["lr"] for group in groups], groups[0]["steps"] or 0
+            rates, steps = [unscheduled_lr(group) for group in groups], groups[0]["steps"] or 0
             parallel.check_equal(rates, steps, groups[0]["params"][0].device, together)
             self._compared = True
         if taken == 0:
@@ -577,7 +587,7 @@ class MuSOAP(torch.optim.Optimizer):
         if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
             mult, noise_gate = (1.0, lr * noise_gate) if torch.is_tensor(lr) else (lr, noise_gate)
             decays = batch.per_mode(noise_gate, active)
-            add_product_each_(active.weights, active.weights, decays, value=-mult * group["weight_decay"])
+            add_product_each_(active.weights, active.weights, decays, value=-mult * effective_decay(group))
         sub_each_(active.weights, batch.per_parameter(update, active, scratch))
         batch.count_step()
 
@@ -634,7 +644,9 @@ class MuSOAP(torch.optim.Optimizer):
         super().load_state_dict({**state_dict, "param_groups": groups})
         for cached in ("_batches", "_warned_of_end"):
             vars(self).pop(cached, None)
-        set_factors(self.param_groups, self._taken(self.param_groups))
+        taken = self._taken(self.param_groups)
+        self._depth = None if taken else self._depth
+        set_factors(self.param_groups, taken)
         for group, theirs in zip(self.param_groups, groups, strict=True):
             for p, key in zip(group["params"], theirs["params"], strict=True):
                 for name, value in state_dict["state"].get(key, {}).items():

@@ -1,13 +1,11 @@
-"""A base with fewer Fourier layers: its last layer stands for those that it lacks. And how many layers count as depth."""
+"""A base with fewer Fourier layers: its last layer stands for those that it lacks."""
 
 from dataclasses import replace
 
 import torch
-from neuralop.models import FNO, UNO, UQNO
-from torch import nn
+from neuralop.models import FNO, UNO
 
 import neuralop_mup as nm
-from neuralop_mup.core.layers.registry import BESIDE, fourier_depth
 from support.comparing import assert_same
 from support.errors import refused
 
@@ -50,20 +48,3 @@ def test_layers_that_are_not_equal_are_refused():
     assert nm.summary(nm.parametrize(uno(8, 8, 8, 8), base=uno(8, 8)))["fno_blocks.3.fno_skips.0.conv.weight"]
     with refused("fno_blocks.2"):
         nm.parametrize(uno(8, 16, 16, 8), base=uno(8, 8))
-
-
-class Cell(nn.Module):
-    """Six gates. The first four are parallel."""
-
-    def __init__(self):
-        super().__init__()
-        self.gates = nn.ModuleList(nn.Identity() for _ in range(6))
-
-
-def test_depth_counts_layers_that_follow_each_other(monkeypatch):
-    """In a cell of RNO two gates follow each other. The two models of a UQNO are parallel."""
-    monkeypatch.setitem(BESIDE, Cell, ("gates.0", "gates.1", "gates.2", "gates.3"))
-    cells = nn.Sequential(Cell(), Cell())
-    assert fourier_depth(cells, [f"{i}.gates.{j}" for i in range(2) for j in range(6)]) == 4
-    model = nm.parametrize(UQNO(_fno(2)))
-    assert fourier_depth(model, {row.owner for row in nm.summary(model) if row.role == "spectral"}) == 2
