@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 from neuralop_mup._version import __version__ as __version__
 from neuralop_mup.checkpoint import load_checkpoint, load_plan, save_plan
-from neuralop_mup.contrib.cuda_graphs import capture_steps
-from neuralop_mup.contrib.fsdp import shard
 from neuralop_mup.core import rules
 from neuralop_mup.core.initialize import initialize
 from neuralop_mup.core.layers.registry import Alias, Param, register_layer
@@ -34,7 +32,9 @@ from neuralop_mup.optim.musoap.optimizer import MuSOAP
 from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:
+    from neuralop_mup.contrib.cuda_graphs import capture_steps
     from neuralop_mup.contrib.feature_kernels import Kernels, kernels
+    from neuralop_mup.contrib.fsdp import shard
     from neuralop_mup.contrib.learned_rates import LearnedRates
     from neuralop_mup.contrib.monitor import Monitor
     from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, train, transfer, tune
@@ -94,6 +94,8 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("train", "tune", "transfer", "sweep", "Tuned", "load_tuned", "log2_grid"), "lab"),
     **dict.fromkeys(("kernels", "Kernels"), "contrib.feature_kernels"),
+    "capture_steps": "contrib.cuda_graphs",
+    "shard": "contrib.fsdp",
     "LearnedRates": "contrib.learned_rates",
     "Monitor": "contrib.monitor",
 }

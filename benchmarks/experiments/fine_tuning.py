@@ -38,7 +38,7 @@ from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.training import FNOs
-from neuralop_mup.optim.musoap.optimizer import AUX_LR, LR, default_lr
+from neuralop_mup.optim.musoap.optimizer import ADAMW_LR, LR, default_lr
 from neuralop_mup.optim.schedule import trained_lr
 from problems import get_problem
 
@@ -145,7 +145,7 @@ class FineTuning:
     def run(self, name: str, steps: int, lr: float, **changes: Any) -> Run:
         """A fine-tuning; ``changes``: ``carry``, whether with the first optimizer's state, or another ``aux_lr``."""
         pair = self.pairs[name]
-        own = {"aux_lr": AUX_LR * lr / LR, "carry": False, **changes}
+        own = {"aux_lr": ADAMW_LR * lr / LR, "carry": False, **changes}
         config = {"pair": vars(pair), "steps": steps, "lr": lr, **own, "seed": self.seed}
         data = [problem.content() for problem in pair.problems()]
         settings = {"before_steps": BEFORE_STEPS, "batch_size": BATCH, "data": data}
@@ -172,9 +172,9 @@ class FineTuning:
         """What else might be done."""
         fresh, carried, apart = BESIDE
         return {
-            fresh: self.run(name, steps, rounded(default_lr(steps)), aux_lr=AUX_LR),
+            fresh: self.run(name, steps, rounded(default_lr(steps)), aux_lr=ADAMW_LR),
             carried: self.middle(name, steps, carry=True),
-            apart: self.middle(name, steps, aux_lr=AUX_LR),
+            apart: self.middle(name, steps, aux_lr=ADAMW_LR),
         }
 
     def wanted(self, records: Any) -> Iterator[Run]:
@@ -313,7 +313,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     first, state, units, error_before = _trained(before, tuple(size.items()), config["seed"])
     data = after.load()
     model = nm.parametrize(copy.deepcopy(first), init=False)
-    optimizer = nm.MuSOAP(model, lr=config["lr"], aux_lr=config["aux_lr"])
+    optimizer = nm.MuSOAP(model, lr=config["lr"], adamw_lr=config["aux_lr"])
     if config["carry"]:
         # Moments and bases alone: the saved groups have the learning rates that the first training ended with.
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})

@@ -35,7 +35,7 @@ OPTIMIZERS = {
     "Adam": partial(nm.MuAdam, lr=1e-3),
     "Adam, foreach": partial(nm.MuAdam, lr=1e-3, foreach=True),
     "MuSOAP": partial(nm.MuSOAP, check="next"),
-    "MuSOAP, period 1": partial(nm.MuSOAP, check="next", period=1),
+    "MuSOAP, period 1": partial(nm.MuSOAP, check="next", mode_stride=1),
 }
 _STEPS = 12  # ranks are measured and bases renewed within
 

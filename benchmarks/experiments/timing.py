@@ -129,7 +129,7 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
 def _made(name: str, model: nn.Module) -> Made:
     if name.startswith("Adam"):
         return model, torch.optim.Adam(model.parameters(), lr=1e-3)
-    ours = {"MuSOAP": nm.MuSOAP, "MuSOAP, period 1": partial(nm.MuSOAP, period=1)}
+    ours = {"MuSOAP": nm.MuSOAP, "MuSOAP, period 1": partial(nm.MuSOAP, mode_stride=1)}
     optimizer = ours.get(name, partial(nm.MuAdam, lr=1e-3))(nm.parametrize(model))
     if name.startswith("with "):
         nm.Monitor(model, optimizer, every=10**9 if "idle" in name else 1)

@@ -16,7 +16,7 @@ from neuralop_mup.optim.musoap.gradient_check import policy_of
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 
 # Values that a graph repeats as captured. Learning rates are read from the device.
-_FROZEN = ("momentum", "beta2", "period", "refresh", "weight_decay", "betas", "eps", "check")
+_FROZEN = ("momentum", "beta2", "mode_stride", "refresh", "weight_decay", "betas", "eps", "check")
 
 
 def capture_steps(optimizer: MuSOAP) -> None:

@@ -49,7 +49,8 @@ class Choice:
         How large parameters start in μP, by role, where nobody says it: what was measured to be best with it
         (docs/evidence/optimizers.md).
     arguments : frozenset of str
-        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"period": 2}}``.
+        Further arguments, which a run gives under the optimizer's name: ``{"optimizer": "soap", "soap": {"mode_stride":
+        2}}``.
     is_own : bool
         Whether it is one of the user's: then ``make(model, lr, steps)``, and all else is its own business.
     """
@@ -87,9 +88,9 @@ OPTIMIZERS: dict[str, Choice] = {
         lr=musoap.LR,
         weight_decay=musoap.WEIGHT_DECAY,
         by_steps=True,
-        aux_lr=musoap.AUX_LR,
+        aux_lr=musoap.ADAMW_LR,
         init_mult=SMALL_KERNELS,
-        arguments=frozenset({"momentum", "beta2", "period", "refresh", "base_depth", "eps"}),
+        arguments=frozenset({"momentum", "beta2", "period", "mode_stride", "refresh", "base_depth", "eps"}),
     ),
 }
 
@@ -282,7 +283,9 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     given = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
-        given["aux_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
+        given["adamw_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
+    if "period" in given:  # the name in runs of release 0.3
+        given["mode_stride"] = given.pop("period")
     optimizer = choice.make(model, s.lr, steps) if choice.is_own else choice.make(model, **given)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise MupError(f"The optimizer {s.optimizer} makes {optimizer!r}, and must make a torch.optim.Optimizer.")

@@ -33,7 +33,7 @@ import torch
 #: Keys of a group that are factors of its rate.
 FACTORS = ("mode_mult", "learned_mult", "depth_mult", "schedule_factor")
 # Keys that release 0.3.0 saved under other names.
-_RENAMED = {"length_mult": "schedule_factor"}
+_RENAMED = {"length_mult": "schedule_factor", "period": "mode_stride"}
 
 
 def factors(group: Mapping[str, Any]) -> dict[str, float]:

@@ -312,7 +312,7 @@ TENTH = np.float64(0.1)
 @pytest.mark.parametrize(
     ("build", "numbers"),
     [
-        (nm.MuSOAP, dict.fromkeys(("lr", "aux_lr", "weight_decay", "momentum", "beta2", "eps"), TENTH)),
+        (nm.MuSOAP, dict.fromkeys(("lr", "adamw_lr", "weight_decay", "momentum", "beta2", "eps"), TENTH)),
         (nm.MuSOAP, {"start_error": TENTH}),
         (nm.MuSOAP, {"betas": (TENTH, TENTH)}),
         (nm.MuAdamW, {"lr": TENTH, "weight_decay": TENTH}),

@@ -210,7 +210,7 @@ def test_layers_of_constant_width_stay_as_they_are(tmp_path, base, kernel):
             assert torch.equal(model.get_parameter(row.name), before[row.name])
             assert (row.init_mult, row.lr_mult, row.sgd_lr_mult, row.frozen) == (1, 1, 1, "mix" in row.name)
     names = {p: name for name, p in model.named_parameters()}
-    for optimizer in (nm.MuAdamW(model, lr=0.01, lr_mult=MULTS), nm.MuSOAP(model, lr=0.02, aux_lr=0.01, lr_mult=MULTS)):
+    for optimizer in (nm.MuAdamW(model, lr=0.01, lr_mult=MULTS), nm.MuSOAP(model, lr=0.02, adamw_lr=0.01, lr_mult=MULTS)):
         assert {g["lr"] for g in optimizer.param_groups for p in g["params"] if names[p] in fixed} == {0.01}
         nm.LearnedRates(optimizer).close()
         assert {names[p] for g in optimizer.param_groups if "learned" in g for p in g["params"]} == before.keys() - fixed

@@ -88,7 +88,7 @@ def test_settings_of_the_optimizers(settings, lr, decay):
     model = nm.parametrize(FNO((8,), 1, 1, 8, n_layers=4), base={"hidden_channels": 4})
     groups = build_optimizer(model, Settings.of(settings)).param_groups
     assert groups[0]["lr"] == pytest.approx(lr)
-    assert settings is not SOAP or groups[0]["period"] == 3
+    assert settings is not SOAP or groups[0]["mode_stride"] == 3
     assert [group["weight_decay"] * group.get("rule_mult", 1) for group in groups] == pytest.approx([decay] * len(groups))
     without = build_optimizer(model, Settings.of({**settings, "weight_decay": 0.0})).param_groups
     assert {group["weight_decay"] for group in without} == {0}

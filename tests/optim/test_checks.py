@@ -237,9 +237,9 @@ def build(base=BASE):
     return nm.parametrize(FNO((8,), 1, 1, 8, n_layers=1), base=base)
 
 
-def two_rates(lr=0.02, aux_lr=4e-3):
+def two_rates(lr=0.02, adamw_lr=4e-3):
     """MuSOAP at base: AdamW has one group, which can only be compared with that of the kernels."""
-    return nm.MuSOAP(build(base={}), lr, aux_lr, base_depth=1)
+    return nm.MuSOAP(build(base={}), lr, adamw_lr, base_depth=1)
 
 
 # Schedulers with absolute values, which break the ratios.
@@ -284,7 +284,7 @@ def test_absolute_values_are_warned_of_once(key, ours):
     [
         (lambda: nm.MuAdam(build(base={}), LR), BREAKING["OneCycleLR"]),  # at base absolute values are right
         (lambda: two_rates(0.02, 0.02), BREAKING["OneCycleLR"]),
-        (lambda: two_rates(aux_lr=0.0), FOLLOWING["CosineAnnealingLR"]),
+        (lambda: two_rates(adamw_lr=0.0), FOLLOWING["CosineAnnealingLR"]),
         # A floor of 1e-5 below learning rates of 1e-2 and 5e-3 moves none of them by more than 0.2 %.
         (lambda: nm.MuAdam(build(), LR), lambda o: S.CosineAnnealingLR(o, STEPS, eta_min=1e-5)),
     ],

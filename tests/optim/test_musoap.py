@@ -90,7 +90,7 @@ def test_separable_kernels_have_one_size_for_each_mode():
 
 def test_inactive_modes_and_blocks_without_a_gradient_do_not_move():
     """Under max_n_modes some modes never have one; others keep a momentum; half a gradient moves a mode."""
-    model, optimizer, start = built(small_fno(width=4, max_n_modes=(16,)), lr=0.05, weight_decay=0.5, period=1)
+    model, optimizer, start = built(small_fno(width=4, max_n_modes=(16,)), lr=0.05, weight_decay=0.5, mode_stride=1)
     train_small(model, optimizer, range(2))
     moves = (moved(model, start) != 0).flatten(1)
     assert moves.all(1).tolist() == moves.any(1).tolist() == [True] * 5 + [False] * 11
@@ -104,7 +104,7 @@ def test_inactive_modes_and_blocks_without_a_gradient_do_not_move():
 
 
 def test_the_rest_is_torch_adamw_bit_for_bit():
-    ours, optimizer, theirs = built(lr=0.0, aux_lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
+    ours, optimizer, theirs = built(lr=0.0, adamw_lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
     adamw = nm.MuAdamW(theirs, lr=3e-3, weight_decay=0.1, betas=(0.8, 0.9))
     for seed in range(3):
         step(optimizer, ours, seed)
@@ -137,7 +137,7 @@ LAYOUTS = {
 def test_layouts_and_a_step_of_many_models(name):
     """Kernels and hidden layers have layouts, the rest is AdamW's; all that has a gradient moves."""
     case = BY_NAME[name]
-    model, optimizer, before = built(parametrized(case), lr=0.02, base_depth=None, period=1)
+    model, optimizer, before = built(parametrized(case), lr=0.02, base_depth=None, mode_stride=1)
     roles = {row.name: row.role for row in nm.summary(model).rows}
     assert sorted(name for group in optimizer.param_groups for name in group["param_names"]) == sorted(roles)
     assert {x for group in optimizer.param_groups for x in group["layouts"] or ()} == set(LAYOUTS[name].split())
@@ -155,7 +155,7 @@ def test_layouts_and_a_step_of_many_models(name):
 def test_learning_rate_goes_as_one_over_the_root_of_the_depth(depth, want):
     """√(4 / 1) = 2, √(4 / 4) = 1, √(4 / 16) = ½, and the same decay; AdamW's groups have no depth."""
     model = small_fno(width=4, n_layers=depth)
-    optimizer = nm.MuSOAP(model, lr=0.02, aux_lr=1e-3, weight_decay=0.1)
+    optimizer = nm.MuSOAP(model, lr=0.02, adamw_lr=1e-3, weight_decay=0.1)
     nm.check_optimizer(model, optimizer)
     hidden, kernels, *rest = optimizer.param_groups
     for group in (hidden, kernels):
@@ -204,7 +204,7 @@ def test_a_compiled_step_is_the_same():
 
 def test_a_parameter_that_is_added_is_adamws():
     """It may be a weight of the loss. A group without a learning rate has AdamW's."""
-    optimizer = nm.MuSOAP(small_fno(), aux_lr=0.1)
+    optimizer = nm.MuSOAP(small_fno(), adamw_lr=0.1)
     extra = nn.Parameter(torch.ones(3))
     optimizer.add_param_group({"params": [extra], "param_names": ["extra"]})
     extra.grad = torch.ones(3)
@@ -225,11 +225,11 @@ WITHOUT_A_KERNEL = nm.parametrize(nn.Sequential(nn.Linear(8, 8)), base=nn.Sequen
         ({"lr": -0.1}, "lr -0.1"),
         ({"lr": 1.01}, "lr 1.01"),
         ({"lr": "0.1"}, "lr '0.1'"),
-        ({"aux_lr": 8}, "aux_lr 8 AdamW"),
+        ({"adamw_lr": 8}, "adamw_lr 8 AdamW"),
         ({"momentum": 1.0}, "momentum 1.0"),
         ({"beta2": -0.1}, "beta2 -0.1"),
         ({"betas": (0.9, 1.0)}, "betas (0.9,1.0)"),
-        ({"period": 1.5}, "period 1.5"),
+        ({"period": 1.5}, "mode_stride 1.5"),
         ({"refresh": 0}, "refresh 0"),
         ({"base_depth": 0}, "base_depth 0"),
         ({"eps": -1.0}, "eps -1.0"),

@@ -113,7 +113,7 @@ def test_a_step_is_the_same_at_every_scale(precision, scale, atol):
 
 def test_gradients_a_million_million_times_larger_or_smaller_than_before():
     """An update whose fourth powers underflowed was 1e18."""
-    model, optimizer, _ = built(lr=0.05, momentum=0.0, period=1, base_depth=None)
+    model, optimizer, _ = built(lr=0.05, momentum=0.0, mode_stride=1, base_depth=None)
     for seed in range(25):
         before = copy.deepcopy(model)
         step(optimizer, model, seed, 1e12 if seed in (0, 7) else 1)
@@ -122,7 +122,7 @@ def test_gradients_a_million_million_times_larger_or_smaller_than_before():
 
 
 def test_momentum_that_outlives_the_second_moments():
-    model, optimizer, before = built(small_fno(width=4), beta2=0.0, period=1, weight_decay=0.0)
+    model, optimizer, before = built(small_fno(width=4), beta2=0.0, mode_stride=1, weight_decay=0.0)
     step(optimizer, model)
     before.load_state_dict(model.state_dict())
     for p in model.parameters():
@@ -141,7 +141,7 @@ def test_parameters_in_half_precision_keep_their_averages_in_float32(size):
         for p in real:
             p.data = p.data.half().to(dtype)
         before = [p.detach().clone() for p in real]
-        optimizer, generator = nm.MuSOAP(model, lr=0.02, aux_lr=0.02), torch.Generator().manual_seed(0)
+        optimizer, generator = nm.MuSOAP(model, lr=0.02, adamw_lr=0.02), torch.Generator().manual_seed(0)
         for _ in range(3):
             for p in real:
                 p.grad = (size * torch.randn(p.shape, generator=generator)).half().to(p.dtype)
@@ -152,7 +152,7 @@ def test_parameters_in_half_precision_keep_their_averages_in_float32(size):
 
 def test_a_gradient_of_low_rank_moves_no_other_direction():
     """Rounding errors in the null space of a gradient would otherwise be normalised like the rest."""
-    model, optimizer, before = built(lr=0.05, base_depth=None, period=1, weight_decay=0.0)
+    model, optimizer, before = built(lr=0.05, base_depth=None, mode_stride=1, weight_decay=0.0)
     kernel, generator = model.get_parameter(KERNEL), torch.Generator().manual_seed(1)
     rows, columns = (torch.randn(12, 2, generator=generator, dtype=torch.cfloat) for _ in range(2))
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_modes_of_pure_noise_are_not_trained():
 
 def test_what_half_precision_leaves_of_a_mode_is_not_trained():
     """Entries below 6e-8 are exactly zero, the others coarse: most of what is left of such a mode is noise."""
-    model, optimizer, before = built(small_fno(width=16, modes=(16,)), period=1, weight_decay=0.0)
+    model, optimizer, before = built(small_fno(width=16, modes=(16,)), mode_stride=1, weight_decay=0.0)
     kernel = model.get_parameter(KERNEL)
     random_gradients(model)
     scale = torch.where(torch.arange(kernel.shape[-1]) < 4, 1e-5, 1e-8)

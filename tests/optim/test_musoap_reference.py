@@ -49,23 +49,23 @@ def has_full_rank(layout, shape, period):
 @settings(max_examples=25, deadline=None)
 @given(
     members=members(),
-    period=st.integers(1, 3),
+    stride=st.integers(1, 3),
     refresh=st.integers(1, 4),
     weight_decay=st.sampled_from([0.0, 0.3]),
     chunk=st.sampled_from([1, 2**17]),
     seed=st.integers(0, 1000),
 )
-def test_random_parameters_in_random_batches(members, seed, chunk, **arguments):
-    assume(all(has_full_rank(layout, shape, arguments["period"]) for layout, shape in members))
+def test_random_parameters_in_random_batches(members, seed, chunk, stride, **arguments):
+    assume(all(has_full_rank(layout, shape, stride) for layout, shape in members))
     arguments |= {"momentum": 0.8, "beta2": 0.7}
     torch.manual_seed(seed)
     dtypes = [torch.complex128 if "p" not in layout and "b" in layout else torch.float64 for layout, _ in members]
     fast = [nn.Parameter(torch.randn(shape, dtype=t)) for (_, shape), t in zip(members, dtypes, strict=True)]
     slow = copy.deepcopy(fast)
     group = {"layouts": [layout for layout, _ in members], "lr": 0.1}
-    ours = nm.MuSOAP(small_fno(), **arguments)
+    ours = nm.MuSOAP(small_fno(), mode_stride=stride, **arguments)
     ours.add_param_group({"params": fast, "param_names": [str(i) for i in range(len(fast))], **group})
-    theirs = upstream.MuSOAP([{"params": slow, **group}], **arguments)
+    theirs = upstream.MuSOAP([{"params": slow, **group}], period=stride, **arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(module._CHUNK, "cpu", chunk)
         for _ in range(4):
@@ -91,7 +91,7 @@ def test_groups_and_steps_of_models(name):
     torch.manual_seed(0)
     model = in_double(nm.parametrize(FNO((6, 8), 2, 3, 8, n_layers=2, **MODELS[name]), base={"hidden_channels": 8}))
     models = model, copy.deepcopy(model)
-    ours = nm.MuSOAP(models[0], lr=0.02, aux_lr=0.003)
+    ours = nm.MuSOAP(models[0], lr=0.02, adamw_lr=0.003)
     theirs = upstream.MuSOAP(upstream.fno_musoap_param_groups(models[1], lr=0.02, aux_lr=0.003))
     names = {p: n for n, p in models[1].named_parameters()}
     chosen, _ = theirs.param_groups

@@ -129,7 +129,7 @@ def test_trained_models_get_the_learning_rate_of_trained_models():
     hidden, kernels, *rest = nm.MuSOAP(model, steps=30).param_groups
     assert hidden["lr"] == kernels["lr"] == trained_lr(30, None)
     assert rest[0]["base_lr"] == pytest.approx(0.004 * 0.0172345 / 0.03, rel=1e-5)
-    assert nm.MuSOAP(model, aux_lr=0.001).param_groups[-1]["base_lr"] == 0.001
+    assert nm.MuSOAP(model, adamw_lr=0.001).param_groups[-1]["base_lr"] == 0.001
     assert nm.MuSOAP(model, 0.02).param_groups[-1]["base_lr"] == 0.004
     # Fresh weights with an error: load_plan may have restored them.
     assert built(steps=1000, start_error=torch.tensor([0.02]))[1].param_groups[0]["base_lr"] == pytest.approx(0.005)
@@ -150,10 +150,10 @@ def test_start_errors_that_are_refused(arguments, names):
 
 
 def test_only_small_learning_rates_of_the_user_are_warned_of(recwarn):
-    built(steps=1_000_000, aux_lr=3e-3)  # its rate is 0.03 · √(1/1000) = 0.00095
+    built(steps=1_000_000, adamw_lr=3e-3)  # its rate is 0.03 · √(1/1000) = 0.00095
     built(lr=3.1e-3)
     assert not recwarn.list
-    with pytest.warns(UserWarning, match="lr = 0.003 .*aux_lr"):
+    with pytest.warns(UserWarning, match="lr = 0.003 .*adamw_lr"):
         built(lr=3e-3)
 
 

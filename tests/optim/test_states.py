@@ -89,25 +89,30 @@ def test_a_state_in_memory_is_not_changed_by_what_loaded_it():
     assert {float(own["step"]) for own in state["state"].values()} == {1.0}
 
 
-def test_a_state_of_0_2_0_loads():
-    """It had settings of which only the defaults are left, and no check. One parameter has not moved."""
+def test_states_of_earlier_releases():
+    """0.3.0 had other names for some settings; a state of 0.2 is refused. One parameter has no gradient, and no state."""
     model, optimizer, again = built()
     random_gradients(model)
     model.get_parameter(KERNEL).grad = None
-    optimizer.step()
+    with pytest.warns(UserWarning, match="no gradient"):
+        optimizer.step()
     assert not optimizer.state[model.get_parameter(KERNEL)]  # an empty state was refused when loaded
     old, resumed = copy.deepcopy(optimizer.state_dict()), nm.MuSOAP(again)
     for group in old["param_groups"]:
-        group.update(nesterov=True, size="schatten", basis_beta=0.95)
-        del group["check"]
+        group |= {"length_mult": group.pop("schedule_factor"), "period": group.pop("mode_stride"), "step_mults": ()}
+        group |= {"lr_follows": "progress", "most": float("inf"), "seconds": None, "budget": None}
+        del group["base_scale"]
     assert_resumed_steps_are_equal(model, optimizer, again, resumed, old)
-    assert not {"nesterov", "size", "basis_beta"} & set(resumed.state_dict()["param_groups"][0])
+    old["param_groups"][0]["nesterov"] = True
+    with refused("0.2"):
+        nm.MuSOAP(again).load_state_dict(old)
 
 
-def with_setting(**setting):
-    state = nm.MuSOAP(small_fno()).state_dict()
-    state["param_groups"][0].update(setting)
-    return state
+def test_former_names_of_arguments_work_for_one_release():
+    with pytest.warns(FutureWarning, match="adamw_lr") as caught:
+        optimizer = nm.MuSOAP(small_fno(), aux_lr=0.003, period=3)
+    assert len(caught) == 2
+    assert (optimizer.defaults["lr"], optimizer.defaults["mode_stride"]) == (0.003, 3)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +127,6 @@ def with_setting(**setting):
             lambda: nm.MuSOAP(nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 6})).state_dict(),
             "lr_mult 'auxreadout'",
         ),
-        (lambda: with_setting(size="rms"), "size='rms'"),
-        (lambda: with_setting(basis_beta=0.99), "basis_beta=0.99"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(state, names):
@@ -206,7 +209,7 @@ def move_states(optimizer):
 
 
 CHANGES = {
-    "period": lambda model, optimizer: [group.update(period=3) for group in optimizer.param_groups],
+    "period": lambda model, optimizer: [group.update(mode_stride=3) for group in optimizer.param_groups],
     "states moved": lambda model, optimizer: move_states(optimizer),
     "weights replaced": lambda model, optimizer: [setattr(p, "data", p.data * 0.5) for p in model.parameters()],
     "some without a gradient": lambda model, optimizer: [setattr(p, "grad", None) for p in [*model.parameters()][::2]],

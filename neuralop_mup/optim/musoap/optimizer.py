@@ -38,7 +38,7 @@ from neuralop_mup.optim.musoap.stacks import (
     upcast,
     upcast_dtype,
 )
-from neuralop_mup.optim.musoap.update import BASIS_BETA, Averages, Scratch, direction, update_grams
+from neuralop_mup.optim.musoap.update import Averages, Scratch, direction, update_grams
 from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
@@ -56,123 +56,99 @@ from neuralop_mup.optim.schedule import (
 )
 from neuralop_mup.optim.unused import warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
+from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number, renamed_arguments
 
-AUX_LR = 4e-3
+ADAMW_LR = 4e-3
 # As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
 # Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches
 # hold no more, few operators do not matter; elsewhere they fill the device.
 _CHUNK = {"cpu": 2**17, "elsewhere": 2**24}
 _SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
-# What 0.2.0 saved beside, with the only values that are left.
-_FORMER = {"nesterov": True, "size": "schatten", "basis_beta": BASIS_BETA}
 
 
 class MuSOAP(torch.optim.Optimizer):
-    r"""SOAP for Fourier kernels, each mode's update of one size, and AdamW for the rest.
+    r"""SOAP for Fourier kernels and hidden layers, AdamW for all other parameters.
 
-    A layer's modes share one orthonormal basis of its input channels and one of its output channels: the eigenvectors of
-    running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, with G_k the in×out block of the gradient at mode k. Each step's
-    sum is over the modes that move at it (``period``). Of real fields mode −k has the conjugate block, so that over both
-    signs these are the whole sums; with ``complex_data=True`` real bases are a choice. In these coordinates each entry of
-    each mode is divided by the root of its second moment, as in Adam, with moduli. Then the block of each mode is brought
-    to one size, lr·√(out/in), which depends on neither width nor the number of modes as far as it is the operator norm
-    (docs/explain/updates.md). What is brought to it is an estimate of the operator norm, in the
-    mean that of large matrices of random entries, and exact for one row or column: (√in + √out)/(in·out·(in + out))^(1/4)
-    times (Σσ⁴)^(1/4). The ratio of this to (Σσ²)^(1/2) is computed when bases are renewed. A separable kernel's block
-    is diagonal, and its norm the largest modulus. Hidden linear layers and 1×1 convolutions are treated alike, with
-    one block each; input, readout and vectors are trained by AdamW with the learning rates of the model's plan.
+    All modes of a layer share one orthonormal basis of its input channels and one of its output channels: the eigenvectors
+    of the running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, where G_k is the in×out block of the gradient at mode k.
+    In these coordinates each entry is divided by the root of its second moment, as in Adam. Then the block of each mode is
+    scaled to the size lr·√(out/in). This size depends neither on the width nor on the number of modes
+    (docs/explain/updates.md). It is an estimate of the operator norm, exact for one row or column and on average for large
+    random matrices: (√in + √out)/(in·out·(in + out))^(1/4) · (Σσ⁴)^(1/4). For a separable kernel it is the largest modulus.
+    Hidden linear layers and 1×1 convolutions are updated in the same way, with one block each. AdamW trains input, readout
+    and vectors at the learning rates of the model's plan.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model with Fourier kernels. The plan's initialisation stays in force, and so do its learning-rate
-        multipliers for what AdamW trains; those of kernels and hidden layers do not apply here.
+        A parametrized model with Fourier kernels.
     lr : float, optional
-        Size of an update: about the operator norm between root-mean-square sizes of features, in a model of ``base_depth``
-        Fourier layers; at most 1. If not given it follows from ``steps``, or without these from the steps that were taken.
-    aux_lr : float, optional
-        AdamW's learning rate at base; 0.004 if not given. It does not follow ``lr``, nor ``steps``, but for a trained model:
-        0.004 · lr / 0.03 where ``lr`` is not given.
+        Update size, at most 1: about the operator norm of an update between root-mean-square sizes of features, in a model
+        of ``base_depth`` Fourier layers. The default follows from ``steps``, or from the steps taken so far.
+    adamw_lr : float, optional
+        AdamW's learning rate at base. The default is 0.004, and 0.004 · lr / 0.03 for trained weights without ``lr``.
     steps : int, optional
-        Number of optimizer steps of the whole training: the learning rate is 0.03 at 1,000 steps, and at others what
-        :func:`~neuralop_mup.core.rules.length_factor` makes of it, at most 1; beside ``lr`` it is the end alone. Steps end
-        the training: each is made with the smaller of ``group["lr"]``, which is the schedule's, and a cosine that falls from
-        its largest value so far to zero at ``steps``. A schedule that ends with the training is left alone, and any other,
-        or none, is brought to zero. ``group["schedule_factor"]`` is the factor that this makes, and
-        ``group["step_lr"]`` the rate of the last step. Beyond ``steps`` a hundredth of the rate is left, with a
-        warning; :meth:`set_steps` moves the end.
+        Number of optimizer steps of the whole training. The default learning rate is 0.03 · √(1000 / steps), at most 1. The
+        training ends with ``steps``: each step uses the smaller of ``group["lr"]``, which schedulers set, and a cosine that
+        falls from the largest rate so far to zero at ``steps``. So a schedule that ends with the training is unchanged, and
+        any other ends at zero. ``group["schedule_factor"]`` is the resulting factor, and ``group["step_lr"]`` the effective
+        rate of the last step. Beyond ``steps`` one hundredth of the largest rate remains, with a warning; :meth:`set_steps`
+        moves the end.
 
-        Without ``steps`` and ``lr`` the rate follows the law as far as the training has come, 0.7 · 0.03 · √(1000 / (t +
-        100)) after t steps, until :meth:`cooldown` brings it to zero.
+        Without ``steps`` and ``lr`` the rate is 0.7 · 0.03 · √(1000 / (t + 100)) after t steps, until :meth:`cooldown` ends
+        the training.
     start_error : float or torch.Tensor of one number, optional
-        Of a trained model that is fine-tuned: its relative error on the new data before the first step, 0.06 for 6 %. ``lr``
-        then follows from both: it is lower where there is little left to learn, and higher where the new problem is far
-        from the old one and ``steps`` are few. Without it a model of ``parametrize(model, init=False)`` takes the rate of
-        3,000 steps more.
+        Relative error of a trained model on the new data before the first step, 0.06 for 6 %. The default ``lr`` for
+        fine-tuning follows from it and from ``steps``. Without it, trained weights (``parametrize(model, init=False)``) get
+        the rate of a training with 3,000 more steps.
     momentum : float, default 0.95
-        Decay of m, the running mean of gradients; a step goes along momentum · m + (1 − momentum) · gradient.
+        Decay of the running mean m of gradients. The update direction is momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
         Decay of the second moments.
-    period : int, default 2
-        Each mode moves once in so many steps, as far as it would have in all of them, in turn with the others; its momentum
-        follows every gradient, its second moments and its part of the bases those of its turn. What is computed for each
-        mode costs that much less. Maps with one block move at every step.
+    mode_stride : int, default 2
+        Each mode is updated once in ``mode_stride`` steps, with an update that many times as large. Its momentum uses every
+        gradient; its second moments and its part of the bases use those of its own steps. This divides most of the cost per
+        mode by ``mode_stride``. Layers with one block are updated at every step.
     refresh : int, default 10
-        Steps between two renewals of the bases, each by one QR decomposition; in the beginning they are renewed at steps
-        2, 4, 8, … as well.
+        Steps between two renewals of the bases by one QR iteration. They are also renewed at steps 2, 4 and 8.
     weight_decay : float, default 0.01
-        Decoupled: a weight shrinks by lr · weight_decay of its group at each step. Without it rollouts of one scenario
-        in ten diverged (docs/evidence/apebench.md). In AdamW's groups the plan's multiplier is divided out, as in
-        :func:`neuralop_mup.param_groups`, so that this is the same at all sizes. A mode whose gradient is zero is left
-        alone, and one whose gradient is hardly more than rounding decays as little as it is moved.
+        Decoupled and independent of width: each step shrinks weights by lr · weight_decay, with lr at base. Without it,
+        rollouts diverged in one of ten scenarios (docs/evidence/apebench.md). A mode without a gradient does not decay.
     lr_mult : mapping, optional
-        Multipliers by role: ``spectral`` and ``hidden`` of ``lr``, the others of ``aux_lr``.
+        Multipliers by role: ``spectral`` and ``hidden`` multiply ``lr``, the others ``adamw_lr``.
     base_depth : int or None, default 4
-        The learning rate of kernels and hidden maps goes as √(base_depth / depth), because updates of layers that follow
-        each other add up (docs/evidence/transfer.md). Depth is the number of Fourier layers on the longest path through the
-        model. It is estimated from the model's modules here, and measured in the backward passes before the first step. If
-        the two differ, ``group["depth_mult"]`` corrects the rate from the first step on, and ``group["lr"]`` stays. What
-        torch.compile compiles cannot be measured; there the estimate holds, and a warning says so where it is uncertain. The
-        default is the depth of neuralop's FNO. None leaves the rate as it is at every depth.
+        The learning rate of kernels and hidden layers is multiplied by √(base_depth / depth), because updates of consecutive
+        layers add up (docs/evidence/transfer.md). Depth is the number of Fourier layers on the longest path through the
+        model. It is estimated from the modules here, and measured in the backward passes before the first step. If they
+        differ, ``group["depth_mult"]`` corrects the rate from the first step on. A compiled forward pass cannot be measured;
+        a warning appears if the estimate is uncertain. The default is the depth of neuralop's FNO. None turns this off.
     process_group : torch.distributed.ProcessGroup, optional
-        Ranks that hold the same gradients (DDP's) and share the work: each moves some of the parameters and sends them,
-        with their state, to the others. Not kept by copies and pickles of the optimizer.
-    betas : (float, float), default (0.9, 0.999)
-        AdamW's decays.
-    eps : float, default 1e-8
-        AdamW's.
-    foreach : bool, optional
-        AdamW's, as torch takes it.
+        Ranks with equal gradients (under DistributedDataParallel) that share the work: each updates some of the parameters
+        and broadcasts them with their state. Copies and pickles of the optimizer do not keep it.
+    betas, eps, foreach : optional
+        Settings of AdamW, as in ``torch.optim.AdamW``.
     capturable : bool, default False
-        AdamW's, as torch takes it: whether it counts its steps on the device. :func:`~neuralop_mup.capture_steps`, which has
-        steps replayed as CUDA graphs, sets it.
+        Whether AdamW counts its steps on the device. :func:`~neuralop_mup.capture_steps` sets it.
     check : {"now", "next", "skip", "off"}, optional
-        What is done about gradients that are not finite, or so large that sums of their squares overflow. ``now``: the step
-        is refused at once, which waits for the device; the default on a CPU. ``next``: all gradients of such a step count as
-        zero, and the first step that finds this known raises; the default elsewhere. ``skip``: they count as zero, and
-        ``bad_steps`` counts such steps. ``off``: nothing is looked at.
+        What happens if a gradient is not finite, or its squares overflow. ``now`` (the default on a CPU) raises at this step
+        and waits for the device. ``next`` (the default elsewhere) sets all gradients of the step to zero and raises at a
+        later step. ``skip`` sets them to zero and counts ``bad_steps``. ``off`` does not check.
     **unknown
-        Refused, with the name that is nearest.
+        Raises an error that suggests the nearest name.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, has no Fourier kernel, or a number is not usable; in :meth:`step`, if a gradient is
-        not finite or its squares overflow (``check``).
+        If the model is not parametrized or has no Fourier kernel, or a number is not usable. In :meth:`step`, if a gradient
+        is not finite (see ``check``).
 
-    Notes
-    -----
-    Every axis that a block sums over or produces has a basis of its own: a Tucker core one for each rank, a joint kernel
-    one for each layer and quadrant that it holds. An axis of more than 2,048 entries keeps its own coordinates. Of a kernel
-    the state takes three quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered, one
-    group of equal shapes at a time; their averages stay sharded, and the bases are on every process.
+    Notes ----- Every axis that a block sums over or produces has its own basis: a Tucker core has one for each rank, a joint
+    kernel one for each layer and quadrant. Axes of more than 2,048 entries have none. The state of a kernel takes three
+    quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered one group of equal shapes at
+    a time; their averages stay sharded, and each process has all bases.
 
-    ``load_state_dict`` takes the settings of the state, as torch's optimizers do: its ``refresh``, ``period``, learning
-    rates, ``steps`` and decays replace those given here. A state of a release in which steps did not end the training goes
-    on with its ``lr``. If it has ``steps``, a cosine from the present rate to zero there bounds it, which changes nothing
-    under a schedule that ends.
+    ``load_state_dict`` uses the settings of the state, as torch's optimizers do. They replace those given here.
 
     References
     ----------
@@ -186,7 +162,7 @@ class MuSOAP(torch.optim.Optimizer):
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base={"hidden_channels": 16, "n_modes": (8,)})
     >>> optimizer = nm.MuSOAP(model, lr=0.03)
 
-    Tuned nowhere, for a training of 4,000 steps:
+    With the default learning rate, for 4,000 steps:
 
     >>> model = nm.parametrize(FNO((16,), 1, 1, 64))
     >>> optimizer = nm.MuSOAP(model, steps=4000)
@@ -205,17 +181,18 @@ class MuSOAP(torch.optim.Optimizer):
     _default_rate_of: ResolvedModel | None = None  # until the first step, if the rate is the default one of fresh weights
 
     @needs_model
+    @renamed_arguments(aux_lr="adamw_lr", period="mode_stride")
     def __init__(
         self,
         model: nn.Module,
         lr: float | None = None,
-        aux_lr: float | None = None,
+        adamw_lr: float | None = None,
         *,
         steps: int | None = None,
         start_error: float | None = None,
         momentum: float = 0.95,
         beta2: float = 0.95,
-        period: int = 2,
+        mode_stride: int = 2,
         refresh: int = 10,
         weight_decay: float = WEIGHT_DECAY,
         lr_mult: Mapping[str, float] | None = None,
@@ -231,7 +208,7 @@ class MuSOAP(torch.optim.Optimizer):
         check_names(unknown, MuSOAP)
         for what, count, unit in (
             ("steps", 1 if steps is None else steps, "optimizer steps"),
-            ("period", period, "steps"),
+            ("mode_stride", mode_stride, "steps"),
             ("refresh", refresh, "steps"),
             ("base_depth", 1 if base_depth is None else base_depth, "Fourier layers"),
         ):
@@ -249,27 +226,31 @@ class MuSOAP(torch.optim.Optimizer):
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
         if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
             raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
-        _check_rates(lr, aux_lr)
+        _check_rates(lr, adamw_lr)
         steps, base_scale = None if steps is None else int(steps), None
         resolved = resolve(model)
-        usual_aux = AUX_LR
+        default_adamw_lr = ADAMW_LR
         if lr is None and (start_error is not None or status_of(resolved.model) is WeightsStatus.TRAINED):
             lr = trained_lr(steps, start_error)
-            usual_aux *= lr / LR
+            default_adamw_lr *= lr / LR
         elif lr is None:
             lr, base_scale = default_lr(steps), "anytime" if steps is None else 1.0
         # Numbers of NumPy would keep torch.load from reading the state.
-        lr, aux_lr, weight_decay = float(lr), float(usual_aux if aux_lr is None else aux_lr), float(weight_decay)
-        groups = musoap_groups(resolved, lr, aux_lr, base_depth, weight_decay, lr_mult, base_scale)
+        lr, adamw_lr, weight_decay = (
+            float(lr),
+            float(default_adamw_lr if adamw_lr is None else adamw_lr),
+            float(weight_decay),
+        )
+        groups = musoap_groups(resolved, lr, adamw_lr, base_depth, weight_decay, lr_mult, base_scale)
         settings = {
             "layouts": None,  # of a group that is added without any AdamW is the optimizer
             **BEGINNING,
             "steps": steps,
             "momentum": float(momentum),
             "beta2": float(beta2),
-            "period": int(period),
+            "mode_stride": int(mode_stride),
             "refresh": int(refresh),
-            "lr": aux_lr,
+            "lr": adamw_lr,
             "weight_decay": weight_decay,
             "betas": tuple(map(float, betas)),
             "eps": float(eps),
@@ -288,7 +269,7 @@ class MuSOAP(torch.optim.Optimizer):
     @property
     def cycle(self) -> int:
         """After how many steps, once the first few are over, a step does the same again."""
-        return math.lcm(*(math.lcm(g["period"], g["refresh"]) for g in self.param_groups if g["layouts"] is not None))
+        return math.lcm(*(math.lcm(g["mode_stride"], g["refresh"]) for g in self.param_groups if g["layouts"] is not None))
 
     @property
     def bad_steps(self) -> int:
@@ -548,14 +529,14 @@ class MuSOAP(torch.optim.Optimizer):
         for (p, _), owner in owned:
             if owner != self._process_group.rank():
                 self.state[p]["step"] += 1
-        return [(owner, parallel.updated_modes(p, self.state[p], x, group["period"])) for (p, x), owner in owned]
+        return [(owner, parallel.updated_modes(p, self.state[p], x, group["mode_stride"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
         """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
         found = [(id(p), p.data_ptr(), p.dtype, id(states[p]), states[p]["exp_avg"].data_ptr()) for p, _ in members]
         known, batches = self._batches.get(index, ([], []))
         if known != found or not all([batch.is_current() for batch in batches]):  # noqa: C419
-            batches = _batches_of(members, states, group["period"])
+            batches = _batches_of(members, states, group["mode_stride"])
             if index is not None:
                 self._batches[index] = found, batches
         scratch = Scratch()
@@ -564,7 +545,7 @@ class MuSOAP(torch.optim.Optimizer):
 
     def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
         """p ← p − lr √(out/in) · direction."""
-        active, step, refresh = batch.active_modes(group["period"]), batch.step + 1, group["refresh"]
+        active, step, refresh = batch.active_modes(group["mode_stride"]), batch.step + 1, group["refresh"]
         x = batch.read(batch.in_order([p.grad for p in batch.params], active.modes), active, scratch, "gradients")
         update_grams(x, active.averages.grams, scratch)
         if _renews(step, refresh):
@@ -623,6 +604,10 @@ class MuSOAP(torch.optim.Optimizer):
         >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
         """
         saved = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
+        if any("nesterov" in group for group in saved):
+            raise MupError(
+                "This state was saved by release 0.2, and this release cannot load it. Continue with release 0.2."
+            )
         if [group["layouts"] for group in self.param_groups] != [group.get("layouts") for group in saved]:
             raise MupError(
                 "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
@@ -631,13 +616,6 @@ class MuSOAP(torch.optim.Optimizer):
         groups = [{**ours, **upgraded(theirs)} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
             group["lr"] = float(group["lr"])  # capturable optimizers had tensors
-            for key, value in _FORMER.items():
-                if (found := group.pop(key, value)) != value:
-                    raise MupError(
-                        f"The state of group {group['name']!r} was saved with {key}={found!r}, which MuSOAP has no more, as "
-                        "it was no gain: go on with the release that saved it, or train from its weights with a new "
-                        "optimizer."
-                    )
         check_optimizer_state(self, {**state_dict, "param_groups": groups})  # the same parameters under another base or rule
         if warning := warning_of_other_end(self.param_groups[0], groups[0]):
             warnings.warn(warning, stacklevel=2)
@@ -674,17 +652,17 @@ def _kernels_without_gradient(groups: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name, p in kernels if has_gradients and p.requires_grad and p.grad is None]
 
 
-def _check_rates(lr: float | None, aux_lr: float | None) -> None:
+def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
     """Refuse learning rates that cannot work, and tell of those that are probably meant otherwise."""
     for what, value, why in (
         ("lr", lr, f"it is the size of each update, where weights are of norm about 1; {LR:g} is usual"),
-        ("aux_lr", aux_lr, f"it is AdamW's, by which every entry moves; {AUX_LR:g} is usual"),
+        ("adamw_lr", adamw_lr, f"it is AdamW's, by which every entry moves; {ADAMW_LR:g} is usual"),
     ):
         if value is not None and not (is_number(value) and value <= 1):
             raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
     if lr and lr <= LR / 10:
         warnings.warn(
-            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is aux_lr; "
+            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is adamw_lr; "
             f"{LR:g} is usual.",
             stacklevel=4,
         )
@@ -708,7 +686,7 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
     return state
 
 
-def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
+def _batches_of(members: Members, states: Mapping, mode_stride: int) -> list[Blocks]:
     """Parameters that are alike and have as many steps behind them, until a batch has enough to do."""
     batches: list[list[tuple[torch.Tensor, str]]] = []
     filling: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
@@ -721,7 +699,7 @@ def _batches_of(members: Members, states: Mapping, period: int) -> list[Blocks]:
         if alike not in filling:
             batches.append(filling.setdefault(alike, []))
         filling[alike].append((p, layout))
-        if sum(p.numel() for p, _ in filling[alike]) / period >= _CHUNK.get(p.device.type, _CHUNK["elsewhere"]):
+        if sum(p.numel() for p, _ in filling[alike]) / mode_stride >= _CHUNK.get(p.device.type, _CHUNK["elsewhere"]):
             del filling[alike]
     return [Blocks(batch, states) for batch in batches]
 
