@@ -320,9 +320,6 @@ class Plan:
                     f"The plan follows version {stored['version']} of the rules, this package version {RULE_VERSION}, with "
                     "other multipliers. Continue with the release that wrote the plan."
                 )
-            for key, what in _REFUSED.items():
-                if stored.pop(key, None):
-                    raise MupError(f"The plan {what} ({key}), which this version cannot do. Continue with release 0.2.")
             stored.setdefault("revision", 0)
             stored.pop("init_pending", None)  # release 0.3.0 wrote it
             stored["rows"] = tuple(ParamPlan(**_fields(row)) for row in stored["rows"])
@@ -330,22 +327,17 @@ class Plan:
             return cls(**stored)
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
             raise MupError(
-                f"This is not the JSON of a plan, or it is truncated ({error}). Write it with Plan.to_json."
+                f"This is not the JSON of a plan, or it is truncated, or release 0.2 wrote it ({error}). Write it with "
+                "Plan.to_json, or continue with that release."
             ) from error
 
 
 def _fields(stored: Mapping) -> dict:
-    """Convert lists to tuples and mappings to sizes; drop the fields that only release 0.2 stored."""
+    """Convert lists to tuples and mappings to sizes."""
     return {
         key: tuple(value) if isinstance(value, list) else Size(**_fields(value)) if isinstance(value, dict) else value
         for key, value in stored.items()
-        if key not in _FORMER
     }
-
-
-# Fields in plans of release 0.2 that this version ignores, and fields that it cannot follow.
-_FORMER = ("place", "eps_mult", "std_ratio", "steps", "tensor_shape")
-_REFUSED = {"correct_tt": "corrects tensor-train kernels", "training": "carries learning rates over steps"}
 
 
 def _cells(plan: Plan) -> list[tuple[str, ...]]:

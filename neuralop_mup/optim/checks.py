@@ -213,7 +213,7 @@ def _different_groups(
             average = states.get(key, {}).get("exp_avg")
             if average is not None and average.shape != p.shape:
                 return f"an average of shape {tuple(average.shape)} in group {own} for a parameter of {tuple(p.shape)}"
-        growing = "mode_mult" in group and not group.get("own_rule")
+        growing = "mode_mult" in group or group.get("own_rule")  # release 0.3.0 counted depth in another way
         # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if growing else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):

@@ -19,10 +19,10 @@ key                   meaning
 ``cooldown``          MuSOAP: first step, length and first rate of a cooldown
 ====================  ================================================================================================
 
-These seven enter the rate. Others describe the group: ``rule_mult`` is the rule's multiplier and ``lr_mult`` that times the
-user's, both already in ``lr``; ``base_lr`` is the rate at base; ``own_rule`` marks groups whose multiplier does not come
-from the plan (MuSOAP's matrices); ``taken`` counts steps. Two are results for loggers: ``schedule_factor``, and ``step_lr``,
-the effective rate of the last step.
+These enter the rate: six, and ``learned_mult`` of contrib. Others describe the group: ``rule_mult`` is the rule's multiplier
+and ``lr_mult`` that times the user's, both already in ``lr``; ``base_lr`` is the rate at base; ``own_rule`` marks groups
+whose multiplier does not come from the plan (MuSOAP's matrices); ``taken`` counts steps. Two are results for loggers:
+``schedule_factor``, and ``step_lr``, the effective rate of the last step.
 """
 
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ def test_a_plan_with_the_fewest_entries():
     assert (plan.revision, plan.init_applied) == (0, True)
     assert Plan("none", (), {}).revision == 1
     size = {"fan_in": 64, "fan_out": 1, "default_std": 0.1, "modes": [4], "block": [64, 1], "blocks": 5, "one_sign": True}
-    row = {**STORED["rows"][0], "size": size, "place": "a setting of 0.2"}
+    row = {**STORED["rows"][0], "size": size}
     assert _loaded(rows=[row])["read.weight"].size == Size(64, 1, 0.1, (4,), 5, (64, 1), True)
 
 
@@ -37,8 +37,8 @@ def test_a_plan_with_the_fewest_entries():
     ("changes", "names"),
     [
         ({"version": 3}, "3 2"),
-        ({"correct_tt": True}, "correct_tt"),
-        ({"training": {"steps": 3}}, "training"),
+        ({"correct_tt": True}, "correct_tt 0.2"),
+        ({"rows": [{**STORED["rows"][0], "place": "a setting of 0.2"}]}, "place 0.2"),
         ({"init_mult": {"readot": 2.0}}, "'readot' 'readout'"),
         ({"rows": [{}]}, "JSON"),
         ({"rows": 3}, "JSON"),
