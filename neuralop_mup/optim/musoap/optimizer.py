@@ -1,4 +1,4 @@
-"""Adam in channel bases that all modes of a layer share, each mode's update of one size."""
+"""MuSOAP: Adam in channel bases that all modes of a layer share, with updates of a fixed size."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compil
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number, renamed_arguments
 
 ADAMW_LR = 4e-3
-# As torch's AdamW has it. Without it kernels grow for as long as they are trained, and rollouts may diverge.
+# As in torch's AdamW. Without it kernels grow throughout the training, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
-# Parameters move together until those of a step have so many numbers (a complex one counts once): on a CPU, whose caches
-# hold no more, few operators do not matter; elsewhere they fill the device.
+# Parameters are stacked up to so many numbers per step (a complex number counts once): a CPU's caches hold no more, and
+# other devices are then fully used.
 _CHUNK = {"cpu": 2**17, "elsewhere": 2**24}
-_SHARDED = ("exp_avg", "exp_avg_sq")  # of the state, what has the parameter's shape
+_SHARDED = ("exp_avg", "exp_avg_sq")  # entries of the state with the parameter's shape
 
 
 class MuSOAP(torch.optim.Optimizer):
@@ -178,7 +178,7 @@ class MuSOAP(torch.optim.Optimizer):
     _check = cached_property(lambda self: GradientCheck())
     _warned_of_end = False
     _depth: DepthMeasurement | None = None  # until the first step
-    _default_rate_of: ResolvedModel | None = None  # until the first step, if the rate is the default one of fresh weights
+    _default_rate_of: ResolvedModel | None = None  # until the first step, if the rate is the default for fresh weights
 
     @needs_model
     @renamed_arguments(aux_lr="adamw_lr", period="mode_stride")
@@ -235,7 +235,7 @@ class MuSOAP(torch.optim.Optimizer):
             default_adamw_lr *= lr / LR
         elif lr is None:
             lr, base_scale = default_lr(steps), "anytime" if steps is None else 1.0
-        # Numbers of NumPy would keep torch.load from reading the state.
+        # torch.load refuses states with numbers of NumPy.
         lr, adamw_lr, weight_decay = (
             float(lr),
             float(default_adamw_lr if adamw_lr is None else adamw_lr),
@@ -243,7 +243,7 @@ class MuSOAP(torch.optim.Optimizer):
         )
         groups = musoap_groups(resolved, lr, adamw_lr, base_depth, weight_decay, lr_mult, base_scale)
         settings = {
-            "layouts": None,  # of a group that is added without any AdamW is the optimizer
+            "layouts": None,  # a group that is added without layouts is trained by AdamW
             **BEGINNING,
             "steps": steps,
             "momentum": float(momentum),
@@ -268,20 +268,20 @@ class MuSOAP(torch.optim.Optimizer):
 
     @property
     def cycle(self) -> int:
-        """After how many steps, once the first few are over, a step does the same again."""
+        """Number of steps after which the sequence of operations repeats."""
         return math.lcm(*(math.lcm(g["mode_stride"], g["refresh"]) for g in self.param_groups if g["layouts"] is not None))
 
     @property
     def bad_steps(self) -> int:
-        """How many steps had a gradient that was not finite and counted as zero (``check`` is "next" or "skip").
+        """Number of steps whose gradients were set to zero because one was not finite (``check`` is "next" or "skip").
 
-        To read it waits for the device.
+        Reading it waits for the device.
         """
         return 0 if self._check.count is None else int(self._check.count)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step on the gradients as they are (accumulated, all-reduced).
+        """Update the parameters with their present gradients.
 
         Parameters
         ----------
@@ -317,7 +317,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._step()
         return loss
 
-    # A method of an optimizer would, compiled, take every parameter for the first one that it saw (torch 2.13).
+    # torch 2.13 compiles a method of an optimizer as if every parameter were the first one.
     @not_compiled
     def _step(self) -> None:
         groups, taken = self.param_groups, self._taken(self.param_groups)
@@ -326,7 +326,7 @@ class MuSOAP(torch.optim.Optimizer):
                 "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
                 "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
             )
-        # Rates are zero in a warm-up's first step, and when torch's get_state_dict has an optimizer make its state.
+        # Rates are zero in the first step of a warm-up, and when torch's get_state_dict creates states.
         if self._depth is not None and any(group["lr"] for group in groups):
             self._depth.correct(groups)
             self._depth = None
@@ -351,7 +351,7 @@ class MuSOAP(torch.optim.Optimizer):
             group["taken"] = taken + 1
 
     def _on_device(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """What a step does with gradients, weights and states, but for what is read back."""
+        """Do the part of a step that a CUDA graph can capture."""
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
         with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
@@ -364,7 +364,7 @@ class MuSOAP(torch.optim.Optimizer):
                 parallel.broadcast_updates(sent, self._process_group)
 
     def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
-        """How many steps there were, in a resumed run too; states of former releases have those of matrices alone."""
+        """Return the number of steps taken. Old states only count them for matrices."""
         matrices = [p for group in groups if group["layouts"] is not None for p in group["params"]]
         return max([self.state[p].get("step", 0) for p in matrices if p in self.state] + [groups[0].get("taken", 0)])
 
@@ -375,7 +375,7 @@ class MuSOAP(torch.optim.Optimizer):
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
         if end and "param_names" not in param_group and all(isinstance(p, torch.Tensor) for p in params):
-            # The other groups have names, and torch wants them in all groups or in none.
+            # torch requires names in all groups or in none.
             n = sum(len(group["params"]) for group in self.param_groups)
             param_group = {**param_group, "param_names": [f"added.{n + i}" for i in range(len(params))]}
         super().add_param_group({**end, **param_group, "params": params})
@@ -383,10 +383,9 @@ class MuSOAP(torch.optim.Optimizer):
             self.param_groups[-1]["cooldown"] = (*end["cooldown"][:2], float(self.param_groups[-1]["lr"]))
 
     def set_steps(self, n: int) -> None:
-        """Move the end of the training: the learning rate comes to zero after ``n`` steps, those that were taken among them.
+        """Move the end of the training: the learning rate falls to zero at step ``n``.
 
-        Where the rate followed from ``steps``, or from nothing, its height follows from ``n`` now; in a training whose
-        length was not known it does not rise above what it was. A cooldown is taken back.
+        A default learning rate is adapted to ``n``, but does not rise once the training has begun. A cooldown is cancelled.
 
         Parameters
         ----------
@@ -396,7 +395,7 @@ class MuSOAP(torch.optim.Optimizer):
         Raises
         ------
         MupError
-            If ``n`` is no whole number, or not above the number of steps that were taken.
+            If ``n`` is not a whole number above the number of steps taken.
 
         Examples
         --------
@@ -412,20 +411,20 @@ class MuSOAP(torch.optim.Optimizer):
         self._warned_of_end = False
 
     def cooldown(self, n: int) -> None:
-        """End the training within ``n`` more steps: learning rates go from what they are to zero.
+        """End the training in ``n`` more steps: learning rates fall from their present values to zero.
 
-        For a training whose length was not known, and for one that is to end sooner. As many steps as were taken end at
-        the lowest error, fewer at little more. To go on with the training afterwards, load a state from before it.
+        Use it if the length was not known, or to end a training earlier. A cooldown as long as the training before it has
+        the lowest error; shorter ones are slightly worse. To continue afterwards, load a state from before the cooldown.
 
         Parameters
         ----------
         n : int
-            Number of optimizer steps, at most as many as were taken.
+            Number of optimizer steps, at most the number of steps taken.
 
         Raises
         ------
         MupError
-            If ``n`` is no whole number, or above the number of steps that were taken, or there was a cooldown.
+            If ``n`` is not a whole number up to the number of steps taken, or a cooldown already began.
 
         Examples
         --------
@@ -444,7 +443,7 @@ class MuSOAP(torch.optim.Optimizer):
         begin_cooldown(self.param_groups, n, self._taken(self.param_groups))
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
-        """Torch's own, with averages in float32 or better."""
+        """Do a step of torch's AdamW, with averages in float32 or better."""
         params, capturable = self._make_adamw_states(group)
         states, updated = [self.state[p] for p in params], upcast(params)
         adamw(
@@ -456,7 +455,7 @@ class MuSOAP(torch.optim.Optimizer):
             [state["step"] for state in states],
             foreach=group["foreach"] if capturable or not torch.is_tensor(group["lr"]) else False,
             capturable=capturable,
-            has_complex=any([p.is_complex() for p in params]),  # noqa: C419  a generator is a call for each
+            has_complex=any([p.is_complex() for p in params]),  # noqa: C419  a generator calls once per entry
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -470,12 +469,12 @@ class MuSOAP(torch.optim.Optimizer):
                 p.copy_(new)
 
     def _make_adamw_states(self, group: Mapping[str, Any]) -> tuple[list[Any], bool]:
-        """Return the parameters with a gradient, after each has a state, and whether steps are counted on the device."""
+        """Create missing states. Return the parameters with a gradient, and whether steps are counted on the device."""
         params = [p for p in group["params"] if p.grad is not None]
         capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # torch has none on a CPU
         for p in params:
             if not self.state[p]:
-                # Whatever the default type: bfloat16 cannot count past 256.
+                # Independent of the default type: bfloat16 cannot count beyond 256.
                 step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
                 averages = {name: torch.zeros_like(p, dtype=upcast_dtype(p)) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p].update(step=step, **averages)
@@ -503,7 +502,7 @@ class MuSOAP(torch.optim.Optimizer):
             )
 
     def _follow(self, group: Mapping[str, Any]) -> Members:
-        """Parameters that have a gradient, after their momenta have followed it."""
+        """Update the momenta. Return the parameters with a gradient."""
         members = [(p, x) for p, x in zip(group["params"], group["layouts"], strict=True) if p.grad is not None]
         for p, layout in members:
             if not self.state[p]:
@@ -516,7 +515,7 @@ class MuSOAP(torch.optim.Optimizer):
         return members
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
-        """Move parameters, those that are this process's to move; what each process has to send to the others."""
+        """Update the parameters of this process. Return what each process must send to the others."""
         if any([hasattr(p, "placements") for p, _ in members]):  # noqa: C419
             parallel.gather_step_scatter(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
             return []
@@ -532,7 +531,7 @@ class MuSOAP(torch.optim.Optimizer):
         return [(owner, parallel.updated_modes(p, self.state[p], x, group["mode_stride"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
-        """Move parameters batch by batch; with ``index`` batches are kept for the next step."""
+        """Update parameters batch by batch; with ``index``, keep the batches for the next step."""
         found = [(id(p), p.data_ptr(), p.dtype, id(states[p]), states[p]["exp_avg"].data_ptr()) for p, _ in members]
         known, batches = self._batches.get(index, ([], []))
         if known != found or not all([batch.is_current() for batch in batches]):  # noqa: C419
@@ -551,7 +550,7 @@ class MuSOAP(torch.optim.Optimizer):
         if _renews(step, refresh):
             self._renew(active.averages, step)
         nesterov_momentum = batch.read(active.means, active, scratch, "momentum").lerp_(x, 1 - group["momentum"])
-        # A mode moves as far in one step as it would have in all that it waited.
+        # One update replaces those of the steps in between.
         lr = effective_lr(group) * active.period
         update, noise_gate = direction(
             x,
@@ -565,7 +564,7 @@ class MuSOAP(torch.optim.Optimizer):
             precision=torch.finfo(batch.dtype).eps,
             measure_rank=step <= refresh or (step - 1) % refresh < active.period,  # once for every mode
         )
-        if group["weight_decay"] != 0:  # a mode that is hardly moved hardly decays
+        if group["weight_decay"] != 0:  # a mode with a small update has a small decay
             mult, noise_gate = (1.0, lr * noise_gate) if torch.is_tensor(lr) else (lr, noise_gate)
             decays = batch.per_mode(noise_gate, active)
             add_product_each_(active.weights, active.weights, decays, value=-mult * effective_decay(group))
@@ -573,7 +572,7 @@ class MuSOAP(torch.optim.Optimizer):
         batch.count_step()
 
     def _renew(self, averages: Averages, step: int) -> None:
-        """New bases; of a model in DistributedDataParallel those of its first process, lest replicas drift apart."""
+        """Renew the bases. Replicas under DistributedDataParallel use those of the first process."""
         for c, q in zip(averages.grams, averages.bases, strict=True):
             if c is not None and q is not None:
                 q.copy_(first_basis(c) if step == 1 else qr_iteration(c, q))
@@ -581,8 +580,8 @@ class MuSOAP(torch.optim.Optimizer):
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; its settings (momentum, learning rates, …) replace ours, as in torch. Averages take the precision of
-        the parameters.
+        """Load a state. Its settings (momentum, learning rates, …) replace those given here, as in torch. Averages are
+        converted to the precision of the parameters.
 
         Parameters
         ----------
@@ -615,8 +614,8 @@ class MuSOAP(torch.optim.Optimizer):
             )
         groups = [{**ours, **upgraded(theirs)} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
-            group["lr"] = float(group["lr"])  # capturable optimizers had tensors
-        check_optimizer_state(self, {**state_dict, "param_groups": groups})  # the same parameters under another base or rule
+            group["lr"] = float(group["lr"])  # capturable optimizers store tensors
+        check_optimizer_state(self, {**state_dict, "param_groups": groups})  # another base or rule
         if warning := warning_of_other_end(self.param_groups[0], groups[0]):
             warnings.warn(warning, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
@@ -630,14 +629,14 @@ class MuSOAP(torch.optim.Optimizer):
                 for name, value in state_dict["state"].get(key, {}).items():
                     if not torch.is_tensor(value):
                         continue
-                    # torch casts every average to its parameter's type, and takes steps as they are, not copied.
+                    # torch converts averages to the parameter's type, and does not copy steps.
                     own = self.state[p][name]
                     dtype = upcast_dtype(p) if value.is_complex() else upcast_dtype(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
 
 
 def _changes_nothing(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether rates and gradients are zero: torch.distributed.checkpoint makes such a step to create states."""
+    """Return whether rates and gradients are zero, as in the step with which torch.distributed.checkpoint creates states."""
     if any(float(group["lr"]) != 0 for group in groups):
         return False
     return not any(bool(p.grad.any()) for group in groups for p in group["params"] if p.grad is not None)
@@ -653,7 +652,7 @@ def _kernels_without_gradient(groups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
-    """Refuse learning rates that cannot work, and tell of those that are probably meant otherwise."""
+    """Raise MupError for learning rates that cannot work, and warn of one that looks like Adam's."""
     for what, value, why in (
         ("lr", lr, f"it is the size of each update, where weights are of norm about 1; {LR:g} is usual"),
         ("adamw_lr", adamw_lr, f"it is AdamW's, by which every entry moves; {ADAMW_LR:g} is usual"),
@@ -669,8 +668,9 @@ def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
 
 
 def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
-    """The state of a parameter before its first step: momentum, second moments in the rotated coordinates, each axis's Gram
-    matrix and basis where it has one, and parallel."""
+    """Return the state before the first step: momentum, second moments in rotated coordinates, Gram matrix and basis of each
+    axis, and the ratio of norms.
+    """
     like: dict[str, Any] = {"dtype": upcast_dtype(p).to_real(), "device": p.device}
     axes, sizes = axes_of(p, layout), {axis: n for axis, n in enumerate(p.shape) if layout[axis] != PAIR}
     state: dict[str, Any] = {
@@ -687,7 +687,7 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
 
 
 def _batches_of(members: Members, states: Mapping, mode_stride: int) -> list[Blocks]:
-    """Parameters that are alike and have as many steps behind them, until a batch has enough to do."""
+    """Stack parameters of equal shapes and numbers of steps, up to the size of a batch."""
     batches: list[list[tuple[torch.Tensor, str]]] = []
     filling: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
     for p, layout in members:
@@ -705,5 +705,5 @@ def _batches_of(members: Members, states: Mapping, mode_stride: int) -> list[Blo
 
 
 def _renews(step: int, refresh: int) -> bool:
-    """Whether bases are renewed: every so many steps, and since Gram matrices change most at first at 1, 2, 4, 8, … too."""
+    """Return whether bases are renewed: every ``refresh`` steps, and at 1, 2, 4, 8, … before."""
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)
