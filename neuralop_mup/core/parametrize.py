@@ -205,7 +205,7 @@ def check_no_plan(model: nn.Module) -> None:
     ):
         raise MupError(
             f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup. Rescaling "
-            "its weights twice would distort them. Build a new model, or call neuralop_mup.unparametrize on the parametrized "
+            "its weights twice would distort them. Build a new model, or call neuralop_mup.unparametrize on that "
             "part and pass init=False."
         )
 
