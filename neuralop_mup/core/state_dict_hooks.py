@@ -199,7 +199,7 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
         and any(row.init_mult != 1 and prefix + row.name in state for row in plan.rows)
     ):
         warnings.warn(
-            "These weights have no metadata, so their plan is unknown. A plain dict loses it; copy.deepcopy(state) keeps it. "
+            "These weights have no metadata, so their plan is unknown. Plain dicts lose it; copy.deepcopy(state) keeps it. "
             "If the model of the weights was not parametrized, their scale does not fit this "
             f"{type(module).__name__}: parametrize a model with init=False and load them there. If it had this plan, ignore "
             "this warning, or call neuralop_mup.load_plan(model, file) before loading.",
