@@ -47,9 +47,9 @@ class Param:
     divided : bool, default False
         Whether the layer's forward pass divides its input by ``infshape.width_mult()``, as ``mup.MuReadout`` does.
     one_sign : bool, optional
-        Whether a kernel with a function as ``init`` has numbers of one sign, so their mean is not zero. A sum over n channels
-        then grows with n, not with √n, so the initialization gets one more factor 1/√r. Default: only ``positive`` has one
-        sign.
+        Whether a kernel with a function as ``init`` has numbers of one sign, so their mean is not zero. A sum over n
+        channels then grows with n, not with √n, so the initialization gets one more factor 1/√r. Default: only ``positive``
+        has one sign.
 
     Examples
     --------
