@@ -82,9 +82,6 @@ def infer_width_dims(
 
 def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]:
     """Return the name of each parameter at base. If base has fewer Fourier layers, its last one is used for the others."""
-    for name, info in found.items():
-        if info.shared is not None and info.shared in base.shapes:
-            raise _shared(info.shared, name)
     stand_ins = {name: name if name in base.shapes else _in_last_layer(name, base.shapes) for name in found}
     lacking = [name for name, at_base in stand_ins.items() if at_base != name]
     is_deeper = any(found[name].param.role == "spectral" for name in lacking)
@@ -187,7 +184,9 @@ def assign_roles(
         if is_fixed:
             param = replace(param, frozen=info.frozen)
         elif info.shared:
-            raise _shared(name, info.shared)
+            raise MupError(
+                f"{name!r} is shared with {info.shared!r}, but one tensor cannot follow two rules. Use two tensors."
+            )
         elif info.frozen and trainable and not param.frozen:
             raise MupError(
                 f"Parameter {where} is frozen (requires_grad=False). Freeze it after parametrize, or pass init=False if the "
@@ -217,10 +216,6 @@ def _undescribed(
         why += " Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed."
         how = "if it is a Fourier kernel with these dimensions."
     return MupError(f"{why} Write {registration(params, info.owner, info.layer)}, {how}")
-
-
-def _shared(name: str, other: str) -> MupError:
-    return MupError(f"{name!r} is shared with {other!r}, but one tensor cannot follow two rules. Use two tensors.")
 
 
 def placed(param: Param, grows: tuple[bool, ...]) -> Param:
