@@ -143,9 +143,8 @@ class RebuildableModel:
 
     def _changed_by(self, overrides: Mapping[str, Any]) -> dict[str, set[int]]:
         with suppress(MupError):
-            other = construct(lambda: self._built({**self.arguments, **overrides}), "It")
-            shapes = {name: p.shape for name, p in other.named_parameters()}
-            own = {name: p.shape for name, p in self.model.named_parameters()}
+            shapes = _shapes(construct(lambda: self._built({**self.arguments, **overrides}), "It"))
+            own = _shapes(self.model)
             if shapes.keys() == own.keys() and all(len(shapes[name]) == len(shape) for name, shape in own.items()):
                 pairs = {name: enumerate(zip(shape, shapes[name], strict=True)) for name, shape in own.items()}
                 found = {name: {a for a, (n, m) in dims if n != m} for name, dims in pairs.items()}
@@ -162,7 +161,7 @@ class RebuildableModel:
         if keeps_arguments(self.model) or not self.widths:
             return {}
         wider, found = self.probes["width"], {}
-        own = {name: p.shape for name, p in self.model.named_parameters()}
+        own = _shapes(self.model)
         grows = {n: {a for a, (x, y) in enumerate(zip(s, wider.get(n, s), strict=True)) if x != y} for n, s in own.items()}
         for key, value in self.arguments.items():
             is_other = key not in (*self.widths, *self.derived, *_MODES, *_DATA) and is_size(value)
@@ -178,7 +177,7 @@ class RebuildableModel:
             larger = _probe(self, keys)
         except MupError:  # for example an image that must be square
             return False
-        own = {name: p.shape for name, p in self.model.named_parameters()}
+        own = _shapes(self.model)
         pairs = [(own[name], larger.get(name, own[name])) for name in self.kernels or own]
         if any(len(a) != len(b) for a, b in pairs):  # the dimension of space
             return False
@@ -394,6 +393,11 @@ def _changed(part: RebuildableModel) -> str:
     return next((name for name in {**now, **again} if now.get(name) != again.get(name)), "")
 
 
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """Return the shape of each parameter."""
+    return {name: p.shape for name, p in model.named_parameters()}
+
+
 def _sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
     """Return the shapes of parameters and the active modes of convolutions, by name."""
     named = model.named_parameters(remove_duplicate=False)
@@ -448,11 +452,10 @@ def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, torch.Size]]
 
 def _probe(part: RebuildableModel, names: Iterable[str]) -> dict[str, torch.Size]:
     """Return shapes with these sizes doubled, or tripled if doubling removes a layer, as in GNOBlock."""
-    own = [name for name, _ in part.model.named_parameters()]
     for factor in (2, 3):
         sizes = {name: _times(part.arguments[name], factor, name) for name in names}
-        shapes = {name: tensor.shape for name, tensor in part.built(**sizes).named_parameters()}
-        if list(shapes) == own:
+        shapes = _shapes(part.built(**sizes))
+        if list(shapes) == list(_shapes(part.model)):
             break
     return shapes
 
