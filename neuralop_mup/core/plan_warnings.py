@@ -53,8 +53,8 @@ def _matrices(plan: Plan) -> Iterator[str]:
     for row in plan.rows:
         if row.role == "input" and 1 < width < max(_growths(row), default=1.0) ** 0.75:
             yield (
-                f"{row.name!r}, of shape {row.shape}, grows with the square of the width, like a layer that produces matrices"
-                " for others. No rule scales these. Divide the matrices by the width in the forward pass."
+                f"{row.name!r}, of shape {row.shape}, grows with the square of the width, like a layer of matrices"
+                " for other layers. No rule scales these. Divide the matrices by the width in the forward pass."
             )
 
 
