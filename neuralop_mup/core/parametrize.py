@@ -245,10 +245,10 @@ def unparametrize(model: Model) -> Model:
     has_infshape = isinstance(bare, nn.Module) and any(hasattr(p, "infshape") for p in bare.parameters())
     if not has_infshape or any(hasattr(module, ATTRIBUTE) for module in bare.modules()):
         get_plan(model)
-    if not getattr(bare, ATTRIBUTE, None) or not getattr(bare, ATTRIBUTE).init_applied:
+    plan = vars(bare).pop(ATTRIBUTE, None)
+    if plan is None or not plan.init_applied:
         set_status(bare, None)  # scaled weights keep their status
-    for attribute in (ATTRIBUTE, _COPIES_SHAPES):
-        vars(bare).pop(attribute, None)
+    vars(bare).pop(_COPIES_SHAPES, None)
     detach_hooks(bare)
     for parameter in bare.parameters():
         if hasattr(parameter, "infshape"):
