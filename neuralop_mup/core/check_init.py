@@ -1,4 +1,4 @@
-"""Checks that weights are as their constructors drew them, because the rules correct that initialization and no other."""
+"""Checks that weights have their default initialization. The rules correct only that one."""
 
 import math
 from collections.abc import Iterator
@@ -19,18 +19,20 @@ _SURE = 100.0  # fresh weights look like rescaled ones in one of 10¹² models
 def check_init(model: nn.Module, plan: Plan) -> None:
     """Raise MupError if weights were trained, loaded, rescaled or initialized in another way.
 
-    Zero weights pass, since a multiplier leaves them as they are. The others are refused if (1) a root mean square differs
-    from the default one, (2) an entry lies outside the bounds of torch's uniform draw, or a gate or norm is not one or zero,
-    as after one step of training, (3) all of them together are closer to this plan's multipliers than to 1: they were scaled
-    by this plan, then loaded into a new model.
+    Zero weights pass, since multipliers do not change them. Three signs raise an error:
+
+    1. A root mean square differs from the default one.
+    2. An entry lies outside the bounds of torch's uniform draw, or a gate or norm is not one or zero. One training step
+       has this effect.
+    3. All ratios together are closer to this plan's multipliers than to 1. This plan already scaled the weights.
     """
     for row, what in _differences(model, plan, scaled=False):
         registration = (
-            f" If it is fresh, the registration of {row.layer} is wrong: Param's init says how the constructor draws it "
-            "('fan_in', 'mean_fan', …, or a function of its shape that returns its root mean square)."
+            f" If it is fresh, correct the init of Param in the registration of {row.layer}: 'fan_in', 'mean_fan', …, or a "
+            "function of the shape that returns the root mean square."
         )
         raise MupError(
-            f"Parameter {row.name!r} {what}, so it was trained, rescaled or initialized in another way, and the rule would "
+            f"Parameter {row.name!r} {what}: it was trained, rescaled or initialized in another way, and the rule would "
             "distort it. Parametrize a new model, or pass init=False to keep the weights (MuSOAP then uses the lower "
             f"learning rate of trained weights).{registration if row.init == 'own' else ''}"
         )
@@ -43,24 +45,24 @@ def check_init(model: nn.Module, plan: Plan) -> None:
             to_scaled += n * math.log(ratio / row.init_mult) ** 2
     if apart > _SURE and to_scaled < to_fresh:
         raise MupError(
-            f"The weights of this {type(model).__name__} are already scaled by this plan, and a second time would distort "
-            "them (were they loaded from a checkpoint?). neuralop_mup.load_plan attaches the plan that was saved with them, "
-            "parametrize(…, init=False) attaches any other."
+            f"This plan already scaled the weights of this {type(model).__name__}, perhaps before they were loaded from a "
+            "checkpoint. Scaling them twice would distort them. Attach their saved plan with neuralop_mup.load_plan, or any "
+            "other with parametrize(…, init=False)."
         )
 
 
 def looks_drawn(model: nn.Module, plan: Plan) -> bool:
-    """Return whether weights are as their constructors drew them and the plan scaled them, so that they were not trained."""
+    """Return whether weights look untrained: drawn by their constructors and scaled by the plan."""
     return next(_differences(model, plan, scaled=True), None) is None
 
 
 def _differences(model: nn.Module, plan: Plan, scaled: bool) -> Iterator[tuple[ParamPlan, str]]:
-    """Yield parameters that are not as drawn, or as drawn and scaled, each with what differs."""
+    """Yield each parameter that differs from its initialization, scaled or not, with a description of the difference."""
     parameters = dict(model.named_parameters())
     for row in plan.rows:
         p, mult = parameters[row.name].detach(), row.init_mult if scaled else 1.0
         if row.fixed:
-            continue  # parametrize leaves it as it is
+            continue  # parametrize does not change it
         if row.init == "constant" and not ((q := p / mult) == q.round().clamp(0, 1)).all():
             yield row, "is not constant, as its default initialization is"
         if (ratio := _ratio(row, p)) is None:
@@ -78,12 +80,12 @@ def _differences(model: nn.Module, plan: Plan, scaled: bool) -> Iterator[tuple[P
 
 
 def _std(row: ParamPlan, p: torch.Tensor) -> float:
-    # torch draws real and imaginary part each as it draws a real number.
+    # torch draws each of real and imaginary part like a real number.
     return (row.default_std or 0.0) * (2**0.5 if row.init == "fan_in" and p.is_complex() else 1)
 
 
 def _ratio(row: ParamPlan, p: torch.Tensor) -> float | None:
-    """Return the root mean square over its default; None for zero weights and those that are not drawn at random."""
+    """Return the root mean square divided by its default; None for zero weights and those without a random draw."""
     if row.fixed or row.default_std is None:
         return None
     sample = p.flatten()[:: max(1, p.numel() // _SAMPLE)]

@@ -1,7 +1,7 @@
 """Describe every parameter of a model.
 
-A module is described by its type (:mod:`neuralop_mup.core.layers.registry`), as if it stood in the middle of a model. Which
-of its dimensions grow is inferred afterwards (:mod:`neuralop_mup.core.width_dims`).
+The type of a module determines its description (:mod:`neuralop_mup.core.layers.registry`), as a layer in the middle of a
+model. :mod:`neuralop_mup.core.width_dims` then infers which dimensions grow.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,46 +12,46 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-import neuralop_mup.core.layers  # noqa: F401  describes what this package knows
+import neuralop_mup.core.layers  # noqa: F401  registers this package's descriptions
 from neuralop_mup.core.layers.registry import UNKNOWN, Alias, Param, describe, is_users
 from neuralop_mup.errors import MupError
 
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """A parameter that was read, and later measured.
+    """Properties of one parameter.
 
     Attributes
     ----------
     param : Param
-        What its layer's description says it is.
+        Its description from the layer.
     shape, tensor_shape : tuple of int
-        Logical shape (active modes on mode axes), and shape of the tensor itself.
+        Logical shape (active modes on mode axes), and shape of the tensor.
     layer, owner : str
         Type of the layer that describes it, and that layer's name in the model.
     init_of : tuple of str
-        Qualified names of the parameters whose fans its default initialisation reads (itself, unless it is a bias or the
-        factor of a kernel).
+        Qualified names of the parameters that determine the fans of its default initialisation: the parameter itself, except
+        for biases and factors of kernels.
     frozen : bool
-        Whether it is not trained.
+        Whether ``requires_grad`` is False.
     registered : bool
         Whether a user described it.
     shared : str or None
-        A second name of the tensor, where it is something else than under the first.
+        A second name of the tensor with a different description.
     tied : tuple of str
-        Further names of the tensor, where it is the same.
+        Further names of the tensor with the same description.
     base_shape : tuple of int
-        Logical shape at base, once it is measured.
+        Logical shape at base, inferred later.
     lacking : bool
-        Whether base, which has fewer layers, lacks it; ``base_shape`` is then that of its last layer.
+        Whether base has fewer layers and not this parameter. ``base_shape`` is then that of base's last layer.
     fixed : bool
-        Whether nothing of it was measured to grow, nor of what its initialization follows.
+        Whether no dimension grows, neither its own nor those of ``init_of``.
     recognised : bool
         Whether it was recognised as a Fourier kernel (:mod:`neuralop_mup.core.raw_kernels`).
     proposal : str
-        Python text of a description that fits one of the two proofs for a Fourier kernel, where the other fails.
+        Python text of a kernel's description, if only one of the two tests for kernels passed.
     acts_as_kernel : bool
-        Whether that is the proof by plane waves; otherwise it is the one by initial values.
+        Whether the test with plane waves passed, and not the one of initial values.
     """
 
     param: Param
@@ -73,52 +73,52 @@ class ParameterInfo:
 
 
 def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
-    """Read what every parameter of ``model`` is, as if all channels grew.
+    """Return the description of every parameter, as if all channels grew.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model, or a part of one, on any device (also ``meta``).
     prefix : str
-        What names of the part's parameters begin with in the whole model.
+        Prefix of the part's parameter names in the whole model.
 
     Returns
     -------
     dict of str to ParameterInfo
-        By qualified name, in ``named_parameters`` order. What nobody describes has the init ``unknown``.
+        Qualified names in ``named_parameters`` order. Undescribed parameters have the init ``unknown``.
 
     Raises
     ------
     MupError
-        If a parameter has no shape yet or another one than its layer's description, a registration names what its layer
-        does not have, or ``n_modes`` is below 1.
+        If a parameter has no shape yet or does not fit its description, a registration lists an absent parameter, or
+        ``n_modes`` is below 1.
     """
     if not isinstance(model, nn.Module):
-        raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}: pass the model itself.")
+        raise MupError(f"Expected a torch.nn.Module, got {type(model).__name__}. Pass the model itself.")
     for name, module in fourier_blocks(model):
         if any(n < 1 for n in module.n_modes):
             raise MupError(
-                f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis (neuralop builds a kernel "
-                f"without numbers otherwise): give {tuple(max(1, n) for n in module.n_modes)}."
+                f"n_modes = {tuple(module.n_modes)} of {name!r} must be at least 1 on every axis; otherwise kernels are "
+                f"empty. Use {tuple(max(1, n) for n in module.n_modes)}."
             )
     described = dict(_described(model, prefix))
     tensors = {prefix + name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     found: dict[str, ParameterInfo] = {}
     first_name: dict[int, str] = {}
-    tied: dict[str, str] = {}  # a further name of a tensor, where it is the same to its layer → the first
+    tied: dict[str, str] = {}  # further name of a tensor with the same description → first name
     for name, tensor in tensors.items():
         owner, layer, what, registered = described[name]
         if isinstance(what, Alias) and what.of is None:
             if (first := first_name.get(id(tensor), name)) == name:
                 raise MupError(
-                    f"{name!r} of {layer} is to be the weight of another layer, but no other layer has it: tie them."
+                    f"{name!r} of {layer} must be the weight of another layer, but no other layer has it. Tie them."
                 )
             found[first] = replace(found[first], param=replace(found[first].param, divided=True))
         elif isinstance(what, Alias):
             of = f"{owner}.{what.of}".removeprefix(".")
             if tensors.get(of) is not tensor:
                 raise MupError(
-                    f"Parameter {name!r} and {of!r} should be one tensor under two names, but are two: tie them again."
+                    f"Parameters {name!r} and {of!r} must be one tensor under two names, but are two. Tie them again."
                 )
         elif (first := first_name.setdefault(id(tensor), name)) != name:
             other = found[first]
@@ -133,34 +133,34 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
         found[name] = info = replace(info, init_of=tuple(tied.get(of, of) for of in info.init_of))
         if missing := [other for other in info.init_of if other not in found]:
             raise MupError(
-                f"The init of {name!r} of {info.layer} follows {missing[0]!r}, which the model does not have, or which is "
-                "shared with another: give init_of the name of a parameter of the same layer, and each its own tensor. If "
-                "weight_norm or spectral_norm of torch.nn.utils took it away, take those of torch.nn.utils.parametrizations."
+                f"The init of {name!r} of {info.layer} follows {missing[0]!r}, missing or shared with another layer. "
+                "Set init_of to an unshared parameter of the same layer. If weight_norm or spectral_norm of torch.nn.utils "
+                "removed it, use those of torch.nn.utils.parametrizations."
             )
     return found
 
 
 def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, str, Param | Alias, bool]]]:
-    """For each name the layer that has it, its type, what it is, and whether a user says so; a layer after its children."""
+    """Yield for each name its layer, the layer's type, the description, and whether it is a user's. Children come first."""
     for name, module in reversed(list(model.named_modules(remove_duplicate=False))):
         owner, layer = (prefix + name).rstrip("."), type(module).__name__
         inside = f"{owner}." if owner else ""
         for own, tensor in module.named_parameters(recurse=False, remove_duplicate=False):
             yield inside + own, (owner, layer, Param("vector", ("fixed",) * tensor.ndim, UNKNOWN), False)
         for own, (what, function) in describe(module).items():
-            # What torch computes from others (weight_norm) is no parameter; a user may describe what it is computed from.
+            # weight_norm computes the weight, so it is no parameter. A user may describe the parameters it comes from.
             if isinstance(what, (Param, Alias)) and (is_users(function) or not is_parametrized(module)):
                 yield inside + own, (owner, layer, what, is_users(function))
 
 
 def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str, registered: bool) -> ParameterInfo:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
-        raise MupError(f"Parameter {name!r} of {layer} has no shape yet (a lazy module): run the model once first.")
+        raise MupError(f"Parameter {name!r} of {layer} has no shape yet (a lazy module). Run the model once first.")
     shape = param.shape or tuple(tensor.shape)
     if len(param.axes) != len(shape):
         raise MupError(
-            f"Parameter {name!r} has shape {shape}, but {layer} is described with {len(param.axes)} axes {param.axes}: "
-            "this version of the layer is unknown here; describe it with neuralop_mup.register_layer."
+            f"Parameter {name!r} has shape {shape}, but the description of {layer} has {len(param.axes)} axes {param.axes}, "
+            "perhaps of another version of the layer. Describe it with neuralop_mup.register_layer."
         )
     siblings = (param.init_of,) if isinstance(param.init_of, str) else param.init_of or ()
     of = tuple(f"{owner}.{sibling}".removeprefix(".") for sibling in siblings) or (name,)
@@ -168,22 +168,22 @@ def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str,
 
 
 def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Modules that hand ``n_modes`` on to the convolutions in their ``convs``: FNOBlocks and its kin."""
+    """Yield modules that set ``n_modes`` of the convolutions in their ``convs``, such as FNOBlocks."""
     for name, module in model.named_modules():
-        # A class that is not neuralop's may keep one number for all axes.
+        # Classes outside neuralop may keep one number for all axes.
         if isinstance(getattr(module, "n_modes", 0), Sequence) and isinstance(getattr(module, "convs", None), nn.ModuleList):
             yield name or type(model).__name__, module
 
 
 def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
-    """Refuse more Fourier modes than a grid resolves (neuralop silently truncates them).
+    """Raise an error if the grid does not resolve all Fourier modes (neuralop silently truncates them).
 
     Parameters
     ----------
     model : torch.nn.Module
         A model with Fourier blocks.
     grid : tuple of int
-        Points on each axis of the data, after what is no axis of the grid (RNO's sequences have channels in third place).
+        Number of points on each axis of the data. Only the last ``len(n_modes)`` axes count.
 
     Raises
     ------
@@ -194,6 +194,6 @@ def check_grid(model: nn.Module, grid: tuple[int, ...]) -> None:
         axes = tuple(grid)[-len(module.n_modes) :]
         if any(n > g for n, g in zip(module.n_modes, axes, strict=False)):
             raise MupError(
-                f"n_modes = {tuple(module.n_modes)} is beyond the grid of {axes} points, which resolves at most "
-                "that many modes: lower n_modes or use a finer grid."
+                f"n_modes = {tuple(module.n_modes)} exceeds the grid of {axes} points, which resolves at most that many "
+                "modes. Lower n_modes or use a finer grid."
             )

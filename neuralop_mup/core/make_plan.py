@@ -1,4 +1,4 @@
-"""A model and its base become a plan: both are read once, and the rule says what each parameter is multiplied by."""
+"""Make a plan from a model and its base. The rule determines the multipliers of each parameter."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -38,17 +38,17 @@ def make_plan(
     *,
     trainable: bool = True,
 ) -> Plan:
-    """Work out the plan without touching ``model``; arguments and errors are those of :func:`neuralop_mup.parametrize`."""
+    """Return the plan without changing ``model``, with arguments and errors of :func:`neuralop_mup.parametrize`."""
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
     found = recognise(model, describe_model(model))
-    known = read_base(model, found, base)
-    found = infer_width_dims(found, known, name, type(model).__name__, trainable)
+    base_shapes = read_base(model, found, base)
+    found = infer_width_dims(found, base_shapes, name, type(model).__name__, trainable)
     if base is None and name == DEFAULT_RULE:
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}
-    probes = "".join(f", and against {what}, on the meta device" for what in known.probes)
-    how = f"base: {known.source}; what grows was measured against it{probes}"
+    probes = "".join(f", and against {what}, on the meta device" for what in base_shapes.probes)
+    how = f"base: {base_shapes.source}; growth was measured against it{probes}"
     function = rule if callable(rule) and name not in RULES else None
     rows, reason = make_rows(found, rule, init_mults, REVISION), reason_of(rule)
     return Plan(name, rows, init_mults, revision=REVISION, reason=reason, function=function, at_base=how)
@@ -57,7 +57,7 @@ def make_plan(
 def make_rows(
     found: Mapping[str, ParameterInfo], rule: str | ModeRule, init_mults: Mapping[str, float], revision: int
 ) -> tuple[ParamPlan, ...]:
-    """One row a parameter, from what was read and measured, as plans of a revision have it."""
+    """Return one row per parameter, as in plans of the given revision."""
     return tuple(_make_row(name, found, rule, init_mults, revision) for name in found)
 
 
@@ -79,11 +79,11 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
         "fixed": info.fixed,
     }
     if not all(map(prod, shapes.values())):
-        return ParamPlan(**what, why="holds no numbers, or its layer has no inputs: left alone")
+        return ParamPlan(**what, why="empty, or its layer has no inputs: unchanged")
     if not all(map(prod, at_base.values())):
         raise MupError(
-            f"Parameter {name!r} is {info.shape} in the model and {info.base_shape} at base, where its layer holds "
-            "no numbers, so how much it grew is unknown: give a base with channels, channel ratios and modes of at least 1."
+            f"Parameter {name!r} is {info.shape} in the model and {info.base_shape} at base, where its layer is empty. So "
+            "its growth is undefined. Pass a base with channels, channel ratios and modes of at least 1."
         )
     size, base_size = (size_of(name, found, own, revision) for own in (shapes, at_base))
     what |= {
@@ -92,17 +92,19 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
         "base_size": base_size,
     }
     if info.fixed:
-        return ParamPlan(**what, why="nothing of it grows: its own initialization, the base rate")
-    # A dense kernel that writes channels which do not grow is the readout, where the output has to start small.
+        return ParamPlan(**what, why="does not grow: default initialization, base learning rate")
+    # A dense kernel that writes fixed channels is the readout, so the output must start small.
     is_last = revision > 0 and param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
     m = multipliers("readout" if is_last else param.role, size, base_size, rule)
-    divisor = _growth(info) if param.divided and check_rule(rule) != "standard" else 1.0
-    if divisor != 1:  # the effective weight is w/r, so that w takes r in init and lr, r² under SGD
-        r_in = size.fan_in / base_size.fan_in
+    r_in = size.fan_in / base_size.fan_in
+    divisor = 1.0
+    if param.divided and check_rule(rule) != "standard":  # the effective weight is w/r: init and lr × r, r² under SGD
+        channels = zip(param.axes, info.shape, info.base_shape, strict=True)
+        divisor = prod(n / b for kind, n, b in channels if kind in ("in", "out"))
         m = replace(m, init=m.init * r_in, adam_lr=m.adam_lr * r_in, sgd_lr=m.sgd_lr * r_in**2)
-    # The kernel's own multiplier goes where κ goes: to one factor of a factorized kernel, so that the whole has it once.
+    # Apply the kernel's multiplier where κ is applied: to one factor of a factorized kernel.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
-    why = _why(param.role, check_rule(rule), size.fan_in / base_size.fan_in, m.init, m.kappa)
+    why = _why(param.role, check_rule(rule), r_in, m.init, m.kappa)
     why += f"; {RECOGNISED}" if info.recognised else ""
     init_mult = prod(given)
     return ParamPlan(
@@ -115,12 +117,6 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
     )
 
 
-def _growth(info: ParameterInfo) -> float:
-    """How much larger the channels of a parameter are than at base."""
-    sizes = zip(info.param.axes, info.shape, info.base_shape, strict=True)
-    return prod(n / b for kind, n, b in sizes if kind in ("in", "out"))
-
-
 def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
     if rule == "standard":
         return "standard parametrization: as constructed"
@@ -128,7 +124,7 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
         "input": "input: fixed fan-in, nothing to scale",
         "hidden": f"hidden: lr 1/r_in, r_in = {r_in:.4g}",
         "readout": f"readout: init r_in^-1/2, lr 1/r_in, r_in = {r_in:.4g}",
-        "vector": "vector: Θ(1) in width as it is"
+        "vector": "vector: Θ(1) in width without scaling"
         if init == 1
         else f"vector: init undoes a default std of × {1 / init:.4g}",
         "spectral": f"spectral: lr κ/r_in, r_in = {r_in:.4g}, κ = {kappa:.4g} ({rule})",
@@ -138,18 +134,18 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
 def size_of(
     name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]], revision: int = REVISION
 ) -> Size:
-    """The numbers of parameter ``name`` that the rules read, given every parameter's logical shape.
+    """Return the numbers of a parameter for the rules.
 
     Parameters
     ----------
     name : str
         Qualified name of the parameter.
     found : mapping
-        What :func:`~neuralop_mup.core.width_dims.assign_roles` returned.
+        Result of :func:`~neuralop_mup.core.width_dims.assign_roles`.
     shapes : mapping
-        Logical shapes of the model itself, or of base.
+        Logical shapes of the model or of base.
     revision : int
-        Of the plan.
+        Revision of the plan.
     """
 
     def axes(names: tuple[str, ...]) -> list[tuple[str, int]]:
@@ -161,15 +157,15 @@ def size_of(
     kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
     if callable(param.init):
         std = float(param.init(shapes[name]))
-    elif param.init == "fan_in":  # torch counts the stencil of a convolution
+    elif param.init == "fan_in":  # torch includes the stencil of a convolution
         std = default_std("fan_in", prod(n for kind, n in whole if kind not in ("out", "out_fixed")), kernel_out)
     else:
         std = default_std("constant" if param.init == UNKNOWN else param.init, kernel_in, kernel_out)
     if param.rank_power is not None:
         std = factor_std(std, _size(whole, "rank_in"), len(parts), param.rank_power)
     if "pair" in param.axes and not callable(param.init):
-        std /= 2**0.5  # the root mean square of a complex number's parts
-    # A kernel's mode factor κ is carried once: by the kernel, or by the factor that makes its output channels.
+        std /= 2**0.5  # root mean square of the parts of a complex number
+    # The mode factor κ applies once: to a dense kernel, or to the factor with the output channels.
     if param.role != "spectral" or (
         param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
     ):
@@ -178,7 +174,7 @@ def size_of(
     separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
     block = (1, 1) if separable else (kernel_in, kernel_out)
     sides = {kind for kind, _ in whole} & {"in", "in_fixed", "out", "out_fixed"}
-    if revision > 0 and sides in ({"in", "out_fixed"}, {"in_fixed", "out"}):  # √in would be a factor of the width
+    if revision > 0 and sides in ({"in", "out_fixed"}, {"in_fixed", "out"}):  # otherwise κ would depend on the width
         block = (kernel_in, kernel_in) if "in" in sides else (kernel_out, kernel_out)
     return Size(
         fan_in,
@@ -191,7 +187,7 @@ def size_of(
     )
 
 
-# Modes per sign, K, of an axis that stores n entries.
+# Modes per sign, K, of an axis with n entries.
 _PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_single": lambda n: n}
 
 

@@ -1,4 +1,4 @@
-"""A plan applied to a model in place, once; undone; saved."""
+"""Attach a plan to a model, remove it, and save base shapes."""
 
 import os
 import warnings
@@ -33,7 +33,7 @@ from neuralop_mup.validation import check_names
 Model = TypeVar("Model", bound=nn.Module)
 
 _COPIES_SHAPES = "_neuralop_mup_copies_shapes"
-WIDER = "The base is wider than the model"  # how the warning begins, for those who mean it
+WIDER = "The base is wider than the model"  # start of the warning, for filters
 
 
 def parametrize(
@@ -47,44 +47,43 @@ def parametrize(
 ) -> Model:
     """Put a freshly constructed model into maximal update parametrization, in place.
 
-    Weights are rescaled from the default initialisation; forward, class and ``state_dict`` keys stay as they are. At base
-    shapes nothing changes, bit for bit; only without a base kernels start at a tenth (see ``init_mult``). Build the
-    optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
+    The function rescales the default initialisation. Forward pass, class and ``state_dict`` keys do not change. At base
+    shapes weights stay bit-identical; only without a base, kernels start at a tenth (see ``init_mult``). Build the optimizer
+    afterwards (:func:`neuralop_mup.MuAdam`, …).
 
-    A constructor may end with ``parametrize(self)``. What is built by it for comparison, as a base or at other sizes, is
-    left as it is.
+    A constructor may end with ``parametrize(self)``. The call does nothing in models that this package builds for
+    comparison.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model of ``neuralop.models``, or of layers known through :func:`neuralop_mup.register_layer`, not yet trained
-        (see ``init``). Spectral layers of published FNO code are recognised, with a warning (docs/howto/layer.md). It may
-        be wrapped whole by DistributedDataParallel, DataParallel or torch.compile; ``fully_shard`` and AveragedModel come
-        after.
+        An untrained model (see ``init``) from ``neuralop.models``, or with layers registered by
+        :func:`neuralop_mup.register_layer`. Spectral layers of published FNO code are recognised, with a warning
+        (docs/howto/layer.md). DistributedDataParallel, DataParallel or torch.compile may wrap the whole model; apply
+        ``fully_shard`` and AveragedModel afterwards.
     base : mapping, torch.nn.Module, callable or path, optional
-        Without it the reference size: 32 channels and n_modes 16 on each axis, at which default learning rates are meant.
-        Otherwise the size at which hyperparameters were (or will be) tuned: constructor overrides such as
+        The model size for tuning: constructor overrides such as
         ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
-        :func:`save_base_shapes` or from mup.
-        ``{"n_layers": 4}`` names a base with fewer Fourier layers, all alike: ``MuSOAP`` scales what
-        it trains with depth (``base_depth``); under the others nothing does, since no rule held (docs/howto/proxy.md).
+        :func:`save_base_shapes` or mup. Default: the reference size of the default learning rates, 32 channels and n_modes
+        16 on each axis. ``{"n_layers": 4}`` is a base with fewer, equal Fourier layers. Only ``MuSOAP`` scales with depth
+        (``base_depth``), since no depth rule held for the other optimizers (docs/howto/proxy.md).
     rule : {"operator-norm", "log-modes", "none", "standard"} or callable, default "operator-norm"
-        How kernels scale with Fourier modes on top of the width rule. ``operator-norm`` (the default) keeps the expected
-        norm of a kernel's largest block at base's value, with the channels and modes that it has; ``log-modes`` is Theorem
-        3.5 of the paper below, its limit of few channels and many modes; ``none`` scales with width alone; ``standard`` is
-        no μP at all, for comparison. A function of two :class:`~neuralop_mup.core.rules.Size`, a kernel's and the same at
-        base, that returns the mode factor κ is a rule of one's own; ``neuralop_mup.rules.RULES`` has these.
+        How kernels scale with Fourier modes, on top of the width rule. ``operator-norm`` keeps the expected norm of a
+        kernel's largest block at its base value. ``log-modes`` is Theorem 3.5 of the paper below, the limit of few channels
+        and many modes. ``none`` scales only with width. ``standard`` is the standard parametrization. A callable receives
+        the kernel's :class:`~neuralop_mup.core.rules.Size` and its Size at base, and returns the mode factor κ;
+        ``neuralop_mup.rules.RULES`` has the rules above.
     init : bool, default True
-        True rescales the weights; on the meta device, where there are none, :func:`initialize` draws them later. False
-        attaches the plan (and so the learning rates) without rescaling: for weights that are already trained.
+        True rescales the weights. On the meta device :func:`initialize` draws them later. False attaches the plan with its
+        learning rates and keeps the weights, for trained models.
     init_mult : mapping, optional
-        Multipliers of init by role, e.g. ``{"readout": 0.5}``, on top of the rule: tuned on the proxy, carried to the
-        target. Roles: input, hidden, readout, vector, spectral; ``kernel`` multiplies a Fourier kernel as a whole, where
-        ``spectral`` multiplies each factor of a factorized one. The default of ``kernel`` is 0.1 without a base and with the
-        default rule, because this trains to lower errors (docs/evidence/optimizers.md), and 1 otherwise. Multipliers do not
-        affect what does not grow.
+        Multipliers of the initialisation by role, e.g. ``{"readout": 0.5}``, on top of the rule. Tune them on the proxy and
+        reuse them. Roles: input, hidden, readout, vector, spectral. ``kernel`` multiplies a Fourier kernel as a whole,
+        ``spectral`` each factor of a factorized one. ``kernel`` defaults to 0.1 without a base under the default rule,
+        because this trains to lower errors (docs/evidence/optimizers.md), otherwise to 1. Multipliers do not affect
+        parameters that do not grow.
     **unknown
-        Refused, with the name that is nearest.
+        Raises an error with the most similar name.
 
     Returns
     -------
@@ -94,10 +93,9 @@ def parametrize(
     Raises
     ------
     MupError
-        If the model was parametrized before, or its weights are not as neuralop draws them (and ``init`` is True); a
-        parameter is of unknown role, frozen (if ``init`` is True) or shared; base differs in more than sizes, or its file is
-        unreadable; every axis has K = n_modes // 2 ≤ 1 under ``log-modes``; base is deeper; or the model is sharded, an
-        average, or wrapped in part. The model is then as it was.
+        If the model is parametrized, sharded, averaged or partly wrapped; if ``init`` is True and weights differ from their
+        default initialisation or are frozen; if a parameter is shared or its role unknown; if base is deeper, unreadable or
+        another architecture; or if every axis has K = n_modes // 2 ≤ 1 under ``log-modes``. The model does not change then.
 
     References
     ----------
@@ -125,13 +123,13 @@ def parametrize(
     check_no_plan(bare)
     if init and any(status_of(module) is not None for module in bare.modules()):
         raise MupError(
-            f"The weights of this {type(bare).__name__} were rescaled by an earlier parametrize: build a new model, or "
-            "pass init=False to attach a plan and leave the weights as they are."
+            f"An earlier parametrize rescaled the weights of this {type(bare).__name__}. Build a new model, or pass "
+            "init=False to attach a plan and keep the weights."
         )
     if base is not None:
         _warn_of_wider_base(plan)
-    for doubt in warnings_for(plan):
-        warnings.warn(doubt, UserWarning, stacklevel=2)
+    for message in warnings_for(plan):
+        warnings.warn(message, UserWarning, stacklevel=2)
     status = WeightsStatus.TRAINED if not init else WeightsStatus.FRESH if _on_meta(bare) else WeightsStatus.SCALED
     if status is WeightsStatus.SCALED:
         check_init(bare, plan)
@@ -141,7 +139,7 @@ def parametrize(
 
 
 def _warn_of_wider_base(plan: Plan) -> None:
-    """A proxy is the smaller one: the other way round is allowed, for coordinate checks, but seldom meant."""
+    """Warn if base has more channels than the model. Coordinate checks use this, but elsewhere it is rarely intended."""
     wider = [
         f"{row.name!r} has {b} channels at base and {n} here"
         for row in plan.rows
@@ -150,22 +148,22 @@ def _warn_of_wider_base(plan: Plan) -> None:
     ]
     if wider:
         warnings.warn(
-            f"{WIDER}: {wider[0]}. The base is the size at which learning rates were tuned, usually the smaller one. Were "
-            "model and base meant the other way round?",
+            f"{WIDER}: {wider[0]}. The base is usually the smaller one, since learning rates are tuned at its "
+            "size. Check whether model and base are swapped.",
             UserWarning,
             stacklevel=3,
         )
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """The model inside its wrappers, where a plan may be made for it."""
+    """Return the model inside its wrappers. Raise MupError for averages and sharded models."""
     if isinstance(model, AveragedModel):
         raise MupError(
-            "An AveragedModel follows the weights of a model that trains: parametrize that model before averaging it; the "
-            "average keeps the plan."
+            "An AveragedModel copies the weights of a model that trains. Call parametrize on that model first, then average "
+            "it: AveragedModel(nm.parametrize(model, …)). The average keeps the plan."
         )
     if isinstance(model, type):
-        raise MupError(f"{model.__name__} is a class: give a model, {model.__name__}(…), whose weights are drawn.")
+        raise MupError(f"{model.__name__} is a class. Pass a model, such as {model.__name__}(…).")
     bare = unwrap(model)
     if isinstance(bare, nn.Module):
         check_unsharded(bare, "parametrize")
@@ -176,14 +174,14 @@ def _on_meta(model: nn.Module) -> bool:
     meta = [name for name, p in model.named_parameters() if p.is_meta]
     if 0 < len(meta) < len(list(model.parameters())):
         raise MupError(
-            f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device and others are not: build all of "
-            "it there (with torch.device('meta'): …), or none, or pass init=False to attach the plan alone."
+            f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device and others are not. Build the "
+            "whole model there (with torch.device('meta'): …) or elsewhere, or pass init=False to attach only the plan."
         )
     return bool(meta)
 
 
 def scale_weights(model: nn.Module, plan: Plan) -> None:
-    """Multiply freshly drawn weights by what the rule makes of them."""
+    """Multiply freshly drawn weights by the plan's ``init_mult``."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for row in plan.rows:
@@ -192,7 +190,7 @@ def scale_weights(model: nn.Module, plan: Plan) -> None:
 
 
 def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
-    """Make ``plan`` the plan of a bare model whose weights have this status."""
+    """Attach a plan and the status of its weights to a bare model."""
     set_status(model, status)
     setattr(model, ATTRIBUTE, plan)
     attach_shapes(model)
@@ -201,27 +199,27 @@ def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
 
 
 def check_no_plan(model: nn.Module) -> None:
-    """Refuse a model that has a plan, in whole or in part, or infshapes of mup's."""
+    """Raise MupError if the model or a part of it has a plan or mup's infshapes."""
     if any(hasattr(module, ATTRIBUTE) for module in model.modules()) or any(
         hasattr(p, "infshape") for p in model.parameters()
     ):
         raise MupError(
-            f"This {type(model).__name__}, or a part of it, is parametrized already, by this package or by mup, and "
-            "rescaling twice would ruin its weights: build a new model, or neuralop_mup.unparametrize what is and "
-            "pass init=False."
+            f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup. Rescaling "
+            "its weights twice would distort them. Build a new model, or call neuralop_mup.unparametrize on that "
+            "part and pass init=False."
         )
 
 
 def unparametrize(model: Model) -> Model:
-    """Take the plan off a model; its weights stay as they are.
+    """Remove the plan from a model and keep its weights.
 
-    To attach another plan afterwards pass ``init=False`` to :func:`parametrize`: the weights are scaled already.
+    The weights stay scaled, so attach another plan with ``init=False``.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, wrapped or not, or one whose parameters have mup's ``infshape`` alone: of mup itself, or
-        read from a checkpoint of UQNO, which holds its base model's parameters whole.
+        A parametrized model, wrapped or not, or one with only mup's ``infshape``: from mup itself, or from a checkpoint of
+        UQNO, which stores the parameters of its base model as objects.
 
     Returns
     -------
@@ -244,13 +242,13 @@ def unparametrize(model: Model) -> Model:
     >>> model = nm.parametrize(model, base={"hidden_channels": 8}, rule="none", init=False)
     """
     bare = unwrap(model)
-    is_of_mup = isinstance(bare, nn.Module) and any(hasattr(p, "infshape") for p in bare.parameters())
-    if not is_of_mup or any(hasattr(module, ATTRIBUTE) for module in bare.modules()):
+    has_infshape = isinstance(bare, nn.Module) and any(hasattr(p, "infshape") for p in bare.parameters())
+    if not has_infshape or any(hasattr(module, ATTRIBUTE) for module in bare.modules()):
         get_plan(model)
-    if not getattr(bare, ATTRIBUTE, None) or not getattr(bare, ATTRIBUTE).init_applied:
-        set_status(bare, None)  # weights that were scaled stay so
-    for attribute in (ATTRIBUTE, _COPIES_SHAPES):
-        vars(bare).pop(attribute, None)
+    plan = vars(bare).pop(ATTRIBUTE, None)
+    if plan is None or not plan.init_applied:
+        set_status(bare, None)  # scaled weights keep their status
+    vars(bare).pop(_COPIES_SHAPES, None)
     detach_hooks(bare)
     for parameter in bare.parameters():
         if hasattr(parameter, "infshape"):
@@ -259,7 +257,7 @@ def unparametrize(model: Model) -> Model:
 
 
 def is_parametrized(model: nn.Module) -> bool:
-    """Whether :func:`parametrize` was applied to ``model``.
+    """Return whether a model has a plan.
 
     Parameters
     ----------
@@ -269,12 +267,12 @@ def is_parametrized(model: nn.Module) -> bool:
     Returns
     -------
     bool
-        True also for copies, and where :func:`~neuralop_mup.load_plan` attached the plan.
+        True also for copies and after :func:`~neuralop_mup.load_plan`.
 
     Raises
     ------
     MupError
-        If the model is wrapped by FSDP1, or in part.
+        If FSDP1 wraps the model, or a wrapper covers only a part of it.
 
     Examples
     --------
@@ -290,7 +288,7 @@ def is_parametrized(model: nn.Module) -> bool:
 
 
 def get_plan(model: nn.Module) -> Plan:
-    """The plan of a parametrized model.
+    """Return the plan of a parametrized model.
 
     Raises
     ------
@@ -299,18 +297,17 @@ def get_plan(model: nn.Module) -> Plan:
     """
     if not isinstance(model, nn.Module):
         raise MupError(
-            f"Expected a parametrized model, got {type(model).__name__}: pass the model itself, not its parameters."
+            f"Expected a parametrized model, got {type(model).__name__}. Pass the model itself, not its parameters."
         )
     bare = unwrap(model)
     if not is_parametrized(bare):
         if parts := [name for name, module in bare.named_modules() if name and hasattr(module, ATTRIBUTE)]:
             raise MupError(
-                f"This {type(bare).__name__} is not parametrized as a whole, but its part {parts[0]!r} is: pass "
-                f"model.{parts[0]} (and train what lies outside it by an optimizer of its own), or build it anew and call "
-                "neuralop_mup.parametrize on all of it."
+                f"Only the part {parts[0]!r} of this {type(bare).__name__} is parametrized. Pass model.{parts[0]} and train "
+                "the rest with a second optimizer, or call neuralop_mup.parametrize on a new, whole model."
             )
         raise MupError(
-            f"This {type(bare).__name__} is not parametrized: call neuralop_mup.parametrize(model) first, "
+            f"This {type(bare).__name__} is not parametrized. Call neuralop_mup.parametrize(model) first, "
             "then build the optimizer."
         )
     attach_shapes(bare)
@@ -318,27 +315,27 @@ def get_plan(model: nn.Module) -> Plan:
 
 
 def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Kinds of axis of each parameter of a bare model's Fourier kernels: from its plan, quickly; without one it is read."""
+    """Return the kinds of axes of each kernel parameter of a bare model. Reading them from its plan is fast."""
     if (plan := vars(model).get(ATTRIBUTE)) is not None:
         return {row.name: row.axes for row in plan.rows if row.role == "spectral"}
     return {name: info.param.axes for name, info in describe_model(model).items() if info.param.role == "spectral"}
 
 
 def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
-    """Save base shapes in mup's file format; :func:`parametrize` takes the path as ``base``.
+    """Save base shapes in mup's file format, to pass the path to :func:`parametrize` as ``base``.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, whose base is saved, or a plain one, which is saved as a base itself.
+        A parametrized model, to save its base, or another model, to save it as a base.
     path : path
-        The file to write: for each parameter its base sizes, ``null`` for a fixed dimension. Kernels carry their mode
-        dimensions besides (stored modes: n_modes, on the last axis n_modes // 2 + 1).
+        The file to write: base sizes of each parameter, ``null`` for a fixed dimension. Kernels also have mode dimensions
+        (stored modes: n_modes, n_modes // 2 + 1 on the last axis).
 
     Raises
     ------
     MupError
-        If a parameter is of unknown role or the file cannot be written.
+        If the role of a parameter is unknown, or the file cannot be written.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a plan takes for granted of a model, where shapes alone do not tell: read off the plan, and told by parametrize."""
+"""Warnings of parametrize about assumptions that shapes cannot confirm. They are derived from the plan."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from neuralop_mup.core.raw_kernels import RECOGNISED, proposal
 
 
 def warnings_for(plan: Plan) -> list[str]:
-    """A sentence or two for each, with what to write."""
+    """Return the warnings. Each names the parameter and the line to write."""
     return [] if plan.rule == "standard" else [*_recognised(plan), *_sums(plan), *_matrices(plan), *_no_readout(plan)]
 
 
 def _recognised(plan: Plan) -> Iterator[str]:
-    """Kernels that nobody described, all in one warning."""
+    """Yield one warning for all kernels without a description."""
     classes: dict[str, dict[str, str]] = {}
     for row in plan.rows:
         if RECOGNISED in row.why:
@@ -31,46 +31,45 @@ def _recognised(plan: Plan) -> Iterator[str]:
 
 
 def _sums(plan: Plan) -> Iterator[str]:
-    """Parameters that nobody described and that may be matrices: a forward pass may sum over what grows of them."""
+    """Yield undescribed parameters that may be matrices: the forward pass may sum over the dimension that grows."""
     for row in plan.rows:
         lengths = [n for n, kind in zip(row.shape, row.axes, strict=True) if kind == "fixed"]
-        # What is added to features has a first axis of one sample, or further axes of one point; torch's layers are no sums.
+        # An addend has a first axis of one sample, or further axes of one point. torch's layers do not sum.
         is_added = not lengths or row.shape[0] == 1 or (len(lengths) > 1 and max(lengths) == 1)
         is_torchs = hasattr(nn, row.layer) and not row.layer.startswith("Parameter")
         if row.init == UNKNOWN and not row.fixed and not is_added and not is_torchs:
             readout = tuple("in" if kind == "out" else "out_fixed" for kind in row.axes)
             yield (
-                f"{row.name!r}, of shape {row.shape}, grows in one dimension, and nobody said what it is: it is taken for "
-                "something that is added or multiplied channel by channel, whose learning rate stays. If the forward pass "
-                f"sums over that dimension, the rate is too large: write "
+                f"{row.name!r}, of shape {row.shape}, grows in one dimension, and its role is unknown. As a vector it keeps "
+                "its learning rate, which is too large if the forward pass sums over that dimension. Write "
                 f"{registration({row.name.rpartition('.')[2]: 'nm.Param(…)'}, row.owner, row.layer)}, "
-                f"with a readout, nm.Param('readout', {readout}, init=…). If not, nm.Param('vector', {row.axes}) says so."
+                f"with nm.Param('readout', {readout}, init=…) for a sum, or else nm.Param('vector', {row.axes})."
             )
 
 
 def _matrices(plan: Plan) -> Iterator[str]:
-    """Layers whose output grows by more than the width does: they make matrices, which something sums over."""
+    """Yield layers that produce matrices for others: their output grows faster than the width."""
     width = max((growth for row in plan.rows if row.role in ("hidden", "spectral") for growth in _growths(row)), default=1.0)
     for row in plan.rows:
         if row.role == "input" and 1 < width < max(_growths(row), default=1.0) ** 0.75:
             yield (
-                f"{row.name!r}, of shape {row.shape}, grows by the square of the width, as a layer does that makes matrices "
-                "for others. No rule scales it: divide the matrices by the width in the forward pass."
+                f"{row.name!r}, of shape {row.shape}, grows with the square of the width, like a layer of matrices"
+                " for other layers. No rule scales these. Divide the matrices by the width in the forward pass."
             )
 
 
 def _growths(row: ParamPlan) -> list[float]:
-    """Of its channels, over base."""
+    """Return the growth of each channel axis over base."""
     sizes = zip(row.axes, row.shape, row.base_shape, strict=True)
     return [n / b for kind, n, b in sizes if kind in ("in", "out") and b]
 
 
 def _no_readout(plan: Plan) -> Iterator[str]:
-    """An output that is a sum over channels which grow, with no weights in it, becomes larger with them."""
+    """Yield a warning if no parameter is a readout. A sum over channels without weights grows with their number."""
     sums = [row.name for row in plan.rows if "in" in row.axes and not row.fixed]
     if sums and not any("in" in row.axes and "out_fixed" in row.axes for row in plan.rows):
         yield (
-            f"No parameter reads channels that grow, as {sums[-1]!r} does, and writes a number of them that stays, as a "
-            "readout does. If the output is a sum over channels that grow (of branch and trunk of a DeepONet), keep their "
-            "number as it is at base, or divide the sum by it."
+            f"No parameter reads growing channels, like {sums[-1]!r}, and writes a fixed number, as a readout does. If the "
+            "output is a sum over growing channels (branch and trunk of a DeepONet), it grows with them. Keep their number "
+            "as at base, or divide the sum by it."
         )

@@ -1,21 +1,21 @@
-"""Fourier kernels in layers that nobody described: recognised by what the layer does with plane waves, and by how it draws.
+"""Recognise Fourier kernels in undescribed layers by their response to plane waves and their initial values.
 
 Most published FNO code has its own spectral convolution, with kernels ``scale * torch.rand(in, out, modes…)`` and
-``scale = 1 / (in * out)``. Such a kernel is scaled without a registration only if two proofs hold:
+``scale = 1 / (in * out)``. Such a kernel is scaled without a registration only if it passes two tests:
 
-* *Behaviour*, of the same layer built small. The answer to a plane wave in one input channel depends only on the kernel's
-  entries at that channel and at the wave's number, and an output channel only on its own entries. The output is affine in
-  the kernel. A wave stays a wave of its number. The gain is the same in a wider layer and in a layer of more modes.
-* *Initial values*: they are uniform on [0, 1/(in·out)), in the model and in the layers that were built.
+* *Behaviour* of the same layer, built small. The response to a plane wave in one input channel depends only on the kernel's
+  entries at that channel and wavenumber. Each output channel depends only on its own entries. The output is affine in the
+  kernel, and a wave keeps its wavenumber. A wider layer and one with more modes have the same gain.
+* *Initial values*, in the model and in the small layers: uniform on [0, 1/(in·out)).
 
-If only one holds, :func:`~neuralop_mup.core.width_dims.assign_roles` raises an error with the line to write. The model
+If only one test passes, :func:`~neuralop_mup.core.width_dims.assign_roles` raises an error with the line to write. The model
 itself never runs.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,11 +30,11 @@ from neuralop_mup.core.layers.registry import UNKNOWN, Param
 from neuralop_mup.core.rebuild import build_or_none, build_to_compare
 from neuralop_mup.core.rules import default_std
 
-# In the row of a kernel that was recognised.
+# Note in the plan's row of a recognised kernel.
 RECOGNISED = "recognised by plane waves and initial values"
-# Sizes of the layers that are built: small enough to take milliseconds in three dimensions.
+# Sizes of the small layers, which take milliseconds in three dimensions.
 _WIDTH, _MODES = 8, 4
-# What rounding leaves of an entry that a wave does not move, relative to the largest.
+# Bound on rounding errors of entries that do not affect the response, relative to the largest entry.
 _TINY = 1e-4
 
 _SAMPLE = 65536  # a kernel may hold a billion numbers
@@ -46,23 +46,23 @@ Dim = tuple[str, int]
 
 
 class _NotTestable(Exception):
-    """The layer cannot be built at a size, or does not take an input."""
+    """The layer cannot be built at a size, or does not accept an input."""
 
 
 def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str, ParameterInfo]:
-    """Describe the Fourier kernels that no description covers, where both proofs hold.
+    """Describe undescribed Fourier kernels that pass both tests.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The bare model, as it was constructed. It stays as it is, and so does the state of the random numbers.
+        The bare, untrained model. Neither it nor the state of the random numbers changes.
     found : mapping
-        What :func:`~neuralop_mup.core.describe_model.describe_model` found in it.
+        Result of :func:`~neuralop_mup.core.describe_model.describe_model`.
 
     Returns
     -------
     dict of str to ParameterInfo
-        The same. A kernel has its description and ``recognised``; where only one proof holds it has a ``proposal``.
+        Like ``found``. Recognised kernels have a description and ``recognised``, those that pass one test a ``proposal``.
     """
     result, tensors = dict(found), dict(model.named_parameters())
     tested: dict[Any, dict[str, tuple[Axes, str]]] = {}
@@ -84,7 +84,7 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
 
 
 def _choices(layer: nn.Module) -> tuple[Any, ...]:
-    """What distinguishes a layer from others of its class, apart from sizes: flags, functions, and types of children."""
+    """Return all choices of a layer except sizes: flags, functions, and types of children."""
     flags = {key: str(value) for key, value in plain_attributes(layer).items() if not is_size(value)}
     functions = {
         key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
@@ -95,12 +95,12 @@ def _choices(layer: nn.Module) -> tuple[Any, ...]:
 
 
 def proposal(axes: Axes, init: str) -> str:
-    """Return the Python text of a kernel's description; ``init`` is empty where it is not known."""
+    """Return the Python text of a kernel's description. An empty ``init`` is unknown."""
     return f"nm.Param('spectral', {axes}, {repr(init) if init else 'init=…'})"
 
 
 def _may_be_kernel(p: torch.Tensor) -> bool:
-    """Complex numbers, or pairs of real ones, with two axes of channels and one to three of modes."""
+    """Return whether it has complex numbers or pairs, two channel axes and one to three mode axes."""
     return p.numel() > 0 and (p.is_complex() or p.shape[-1:] == (2,)) and 1 <= _n_modes_axes(p) <= 3
 
 
@@ -112,7 +112,7 @@ def _n_modes_axes(p: torch.Tensor) -> int:
 
 
 def is_positive(p: torch.Tensor, axes: Axes) -> bool:
-    """Whether numbers look uniform on [0, 1/(in·out)): inside, and with the moments up to six standard errors."""
+    """Return whether numbers look uniform on [0, 1/(in·out)): within bounds, moments within six standard errors."""
     if p.is_meta:
         return False
     parts = torch.view_as_real(p) if p.is_complex() else p
@@ -129,7 +129,7 @@ def is_positive(p: torch.Tensor, axes: Axes) -> bool:
 
 
 def _guess_axes(p: torch.Tensor) -> Axes:
-    """The first two axes for which the numbers look uniform on [0, 1/(in·out)), as ``in`` and ``out``; none if none are."""
+    """Return the first axes that make numbers look uniform on [0, 1/(in·out)), or an empty tuple."""
     n = _n_modes_axes(p) + 2
     for i, j in itertools.combinations(range(n), 2):
         axes = ["modes_single"] * n + ["pair"] * (not p.is_complex())
@@ -140,7 +140,7 @@ def _guess_axes(p: torch.Tensor) -> Axes:
 
 
 def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
-    """The word for a kernel's initialization that holds at all sizes; empty if none does."""
+    """Return the name of the initialization that fits a kernel at all sizes, or an empty string."""
     if all(is_positive(p, axes) for p in drawn):
         return "positive"
     for word in ("mean_fan", "fan_out"):
@@ -158,15 +158,15 @@ def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
 
 
 def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
-    """Axes and initialization of each parameter of a layer that acts as a Fourier kernel does, in layers built from it."""
+    """Return axes and initialization of each parameter that acts as a Fourier kernel in rebuilt layers."""
     names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
     n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
     arguments = _arguments_of(layer) if len(n_axes) == 1 else None
     if arguments is None:
         return {}
-    with _isolated():
+    with build_to_compare(), torch.device("cpu"), torch.enable_grad():
         maker = _Maker(layer, arguments, names)
-        grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves all modes, also more of them
+        grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves the modes at all sizes
         for last in (False, True):
             with suppress(_NotTestable):
                 if found := _kernels(maker, partial(_Waves, names=names, grid=grid, last=last)):
@@ -175,7 +175,7 @@ def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
 
 
 def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
-    """Constructor arguments that give a layer of the same shapes and the same choices."""
+    """Return constructor arguments that give the layer's shapes and choices."""
     for arguments in solve_arguments(layer, partial(build_or_none, type(layer))):
         again = build_or_none(type(layer), arguments)
         if again is not None and _choices(again) == _choices(layer):
@@ -183,69 +183,53 @@ def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
     return None
 
 
-@contextmanager
-def _isolated() -> Iterator[None]:
-    """Leave the caller's settings out, and no trace."""
-    with build_to_compare(), torch.device("cpu"), torch.enable_grad():
-        yield
-
-
 class _Maker:
-    """Builds a layer at other sizes.
+    """Build a layer at other sizes.
 
     Attributes
     ----------
     effects : dict of str to set
-        The arguments that are sizes of the kernels, and the dimensions that each of them changes.
+        Dimensions that each size argument of the kernels changes.
     """
 
     def __init__(self, layer: nn.Module, arguments: Mapping[str, Any], names: Sequence[str]) -> None:
         self._class, self._arguments = type(layer), arguments
         own = {name: layer.get_parameter(name).shape for name in names}
         self.effects: dict[str, set[Dim]] = {}
-        for key in [key for key, value in arguments.items() if is_size(value)]:
-            changed = self._changed(own, key)
-            if changed:
+        for key, value in arguments.items():
+            if is_size(value) and (changed := self._changed(own, key)):
                 self.effects[key] = changed
         self._small = {key: _MODES if "mode" in key.lower() else _WIDTH for key in self.effects}
 
     def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
-        """Dimensions that are larger if one is added to an argument."""
+        """Return the dimensions that change if one is added to an argument."""
         again = build_or_none(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
         other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
         if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
             return set()
         return {(name, a) for name, shape in own.items() for a, n in enumerate(shape) if n != other[name][a]}
 
-    def small(self) -> nn.Module:
-        return self._build({})
-
-    def wider(self, keys: Sequence[str]) -> nn.Module:
-        return self._build(dict.fromkeys(keys, 2 * _WIDTH))
-
-    def finer(self, keys: Sequence[str]) -> nn.Module:
-        return self._build({key: self._small[key] + 2 for key in keys})
-
-    def _build(self, sizes: Mapping[str, int]) -> nn.Module:
-        given = dict(self._arguments)
-        for key, size in {**self._small, **sizes}.items():
-            given[key] = _resized(given[key], 0, size)
-        layer = build_or_none(self._class, given, "cpu")
+    def build(self, more: Mapping[str, int]) -> nn.Module:
+        """Return the small layer, with ``more`` added to sizes."""
+        arguments = dict(self._arguments)
+        for key, size in self._small.items():
+            arguments[key] = _resized(arguments[key], 0, size + more.get(key, 0))
+        layer = build_or_none(self._class, arguments, "cpu")
         if layer is None:
             raise _NotTestable
         return layer.eval()
 
 
 def _resized(value: Any, times: int, more: int) -> Any:
-    """A size, or each in a list or tuple, so many times as large and so much larger."""
+    """Return ``times * value + more``, for each number if it is a list or tuple."""
     if isinstance(value, (list, tuple)):
         return type(value)(_resized(item, times, more) for item in value)
     return times * value + more
 
 
 def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[str, tuple[Axes, str]]:
-    """Parameters that act as Fourier kernels in a small layer, grow as their axes say, and have one gain at all sizes."""
-    first = maker.small()
+    """Return parameters that act as Fourier kernels, grow along their axes, and have equal gain at all sizes."""
+    first = maker.build({})
     waves = waves_of(first)
     axes = {name: own for name in waves.kernels if (own := waves.axes_of(name))}
     if not axes or not waves.is_affine() or not waves.keeps_waves():
@@ -256,9 +240,9 @@ def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[s
     of_modes = [key for key, grown in kinds.items() if grown <= {"modes", "modes_single"}]
     if not of_width or not of_modes or len(of_width) + len(of_modes) < len(kinds):
         return {}
-    others = [maker.wider(of_width), maker.finer(of_modes)]
+    others = [maker.build(dict.fromkeys(of_width, _WIDTH)), maker.build(dict.fromkeys(of_modes, 2))]
     gains = [waves.gains(), *(waves_of(other).gains() for other in others)]
-    drawn = [first, *others, maker.wider([key for key in of_width if kinds[key] == {"out"}])]
+    drawn = [first, *others, maker.build({key: _WIDTH for key in of_width if kinds[key] == {"out"}})]
     found = {}
     for name, own in axes.items():
         at_sizes = [gain[name] for gain in gains]
@@ -272,19 +256,19 @@ def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[s
 
 @dataclass
 class _Waves:
-    """A layer whose kernels hold random numbers, and how its answers to plane waves depend on each of these."""
+    """Measure how a layer's response to plane waves depends on each entry of its kernels, at random values."""
 
     layer: nn.Module
     names: Sequence[str]
     grid: tuple[int, ...]
-    last: bool  # whether channels are the last axis of its input
+    last: bool  # channels are the last axis of the input
 
     def __post_init__(self) -> None:
         self._random = torch.Generator().manual_seed(0)
         self.kernels = {name: self._normal_like(self.layer.get_parameter(name)).requires_grad_() for name in self.names}
         widths = {n for p in self.kernels.values() for n in p.shape}
         self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
-        # A real field has each wave once with a positive last number.
+        # In a real field, waves with a positive last number cover all waves.
         self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
         self._moved: dict[Any, dict[str, torch.Tensor]] = {}
 
@@ -302,19 +286,19 @@ class _Waves:
         return x
 
     def answer(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        """What the layer makes of an input, both with channels first; its kernels are multiplied by ``scale``."""
+        """Return the layer's output with kernels multiplied by ``scale``. Channels of input and output come first."""
         kernels = {name: p * scale for name, p in self.kernels.items()}
         try:
             y = functional_call(self.layer, kernels, (x.movedim(1, -1) if self.last else x,))
             y = y.movedim(-1, 1) if self.last else y
-        except Exception as error:  # whatever the layer raises about an input that it does not take
+        except Exception as error:  # the layer may raise anything for an unsuitable input
             raise _NotTestable from error
         if y.shape[2:] != self.grid or y.is_complex():
             raise _NotTestable
         return y
 
     def moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
-        """How much each entry of each kernel counts in an output channel, if the input is a wave in one channel."""
+        """Return the effect of each kernel entry on an output channel, for a wave in one input channel."""
         key = (k, channel, out)
         if key not in self._moved:
             y = self.answer(self.in_channel(self.wave(k), channel, self.channels))
@@ -328,16 +312,16 @@ class _Waves:
         return self._moved[key]
 
     def gains(self) -> dict[str, float]:
-        """The largest that an entry of each kernel counts."""
+        """Return the largest effect of an entry, for each kernel."""
         return {name: max(float(self.moved(signs)[name].max()) for signs in self.signs) for name in self.names}
 
     def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[Entry]:
-        """The entries of a kernel that count."""
+        """Return the kernel entries that have an effect."""
         hits = self.moved(k, channel, out)[name] > _TINY * self.gains()[name]
         return [tuple(entry) for entry in torch.nonzero(hits).tolist()]
 
     def axes_of(self, name: str) -> Axes:
-        """Kinds of a kernel's axes, if it does to waves what a Fourier kernel does; empty if not."""
+        """Return the kinds of a kernel's axes, or an empty tuple if it does not act as a Fourier kernel."""
         p, n = self.kernels[name], len(self.grid)
         seen = [signs for signs in self.signs if self.entries(name, signs)]
         both = [len({signs[j] for signs in seen}) == 2 for j in range(n)]
@@ -350,7 +334,7 @@ class _Waves:
         for j in range(n):
             signs = (1, -1) if both[j] else (first[j],)
             numbers = [sign * k for sign in signs for k in (1, 2, _MODES - 1)]
-            beyond = (_WIDTH + 1) * first[j]  # more than any axis holds
+            beyond = (_WIDTH + 1) * first[j]  # beyond the length of any axis
             along = {k: self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond)}
             if along.pop(beyond):
                 return ()
@@ -360,7 +344,7 @@ class _Waves:
         return (*(kinds[a] for a in range(n + 2)), *([] if p.is_complex() else ["pair"]))
 
     def is_affine(self) -> bool:
-        """Whether the output is affine in the kernels: not, say, in their logarithms or products."""
+        """Return whether the output is affine in the kernels, and not, for example, in their logarithms or products."""
         x = torch.randn(1, self.channels, *self.grid, generator=self._random)
         with torch.no_grad():
             none, plus, minus = (self.answer(x, scale) for scale in (0.0, 1.0, -1.0))
@@ -368,7 +352,7 @@ class _Waves:
         return bool(bend < 1e-3 * size)
 
     def keeps_waves(self) -> bool:
-        """Whether what the kernels add to the answer to a wave is a wave of the same number."""
+        """Return whether the kernels' contribution to the response to a wave has the same wavenumber."""
         for signs in self.signs:
             k = (*signs[:-1], 2)
             x = self.in_channel(self.wave(k), 0, self.channels)
@@ -382,15 +366,18 @@ class _Waves:
 
 
 def _axis_of(found: Mapping[int, list[Entry]]) -> int:
-    """The one axis that tells apart which entries count for different waves or channels, one entry each; -1 if none does."""
+    """Return the only axis along which the entries of different waves or channels differ, or -1.
+
+    Each wave or channel must have exactly one entry.
+    """
     entries = [own[0] for own in found.values() if len(own) == 1]
-    if len(entries) < len(found) or len({*entries}) < len(found):
+    if len({*entries}) < len(found):
         return -1
     differing = [a for a, numbers in enumerate(zip(*entries, strict=True)) if len({*numbers}) > 1]
     return differing[0] if len(differing) == 1 else -1
 
 
 def _numbered_axis(found: Mapping[int, list[Entry]]) -> int:
-    """That axis if it is numbered as the channels are; -1 if not."""
+    """Return that axis if its indices equal the channel numbers, else -1."""
     a = _axis_of(found)
     return a if a >= 0 and all(own[0][a] == i for i, own in found.items()) else -1

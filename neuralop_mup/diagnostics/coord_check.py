@@ -1,7 +1,7 @@
-"""Coordinate check: do features and their updates keep their size as the model grows?
+"""Coordinate check: measure whether features and their updates keep their size as the model grows.
 
 In μP the root-mean-square feature of every block, and its change after a few steps, is Θ(1) in width (Yang & Hu et al.,
-"Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size that is a slope of zero.
+"Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size, this is a slope of zero.
 """
 
 import math
@@ -26,21 +26,21 @@ from neuralop_mup.validation import check_count
 
 #: Largest |slope| of an update, and of a block at initialisation, that passes.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
-SEEDS = 10  # with three most checks are undecided, since slopes at initialisation are noisy
-MOST_SEEDS = 1000  # the largest estimate that is shown
+SEEDS = 10  # with three seeds most checks are undecided, since slopes at initialisation are noisy
+MOST_SEEDS = 1000  # largest estimate to show
 
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
 #: The sign after a slope in the figure, and its meaning.
 _MARKS = {"passed": "", "did not pass": "!: did not pass", "undecided": "?: undecided (seeds that would decide)"}
-#: Okabe and Ito's palette, which stays distinct under the common colour deficiencies, with its pale colours darkened to a
-#: contrast of 3 on white; markers for figures in grey.
+#: Okabe and Ito's palette for colour-blind readers, with pale colours darkened to a contrast of 3 on white. Markers for
+#: figures in grey.
 PALETTE = ("#0072B2", "#C25E00", "#009E73", "#CC79A7", "#A07800", "#3A8FC4", "#000000", "#882255")
 MARKERS = "osD^vPX<"
 
 
 @dataclass(frozen=True)
 class CoordCheck:
-    """What a coordinate check measured.
+    """Result of a coordinate check.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class CoordCheck:
         One per size, seed, step and block: ``size``, ``seed``, ``step``, ``block``, ``kind`` ("init": RMS of the
         features before training; "update": RMS of their change after ``step`` steps) and ``value``.
     size_name : str
-        What ``size`` is, for labels.
+        Label of ``size``.
 
     Examples
     --------
@@ -76,16 +76,15 @@ class CoordCheck:
 
     @property
     def slopes(self) -> list[dict[str, Any]]:
-        """Least-squares slope of log(value) against log(size).
+        """Least-squares slopes of log(value) against log(size).
 
-        One dict per block, kind and step: ``block``, ``kind``, ``step``, ``slope`` (of the root mean square over
-        seeds, which one seed that happens to start near zero cannot bend) and ``reach`` (half the width of its 95 % interval
-        over seeds, None with one seed). NaN where some value is zero or not finite.
+        ``slope`` is that of the root mean square over seeds, which is robust against single seeds near zero. ``reach`` is
+        half the width of its 95 % interval over seeds, None with one seed. Both are NaN if a value is zero or not finite.
 
         Returns
         -------
         list of dict
-            By step and block, from input to output.
+            One per step, block (from input to output) and kind.
 
         Examples
         --------
@@ -102,18 +101,18 @@ class CoordCheck:
             sound = all(math.isfinite(value) and value > 0 for points in seeds for _, value in points)
             slope, reach = (_slope(seeds), _reach(seeds)) if sound else (math.nan, math.nan)
             rows.append({"block": block, "kind": kind, "step": step, "slope": slope, "reach": reach})
-        return sorted(rows, key=lambda row: row["step"])  # within a step they are in order already
+        return sorted(rows, key=lambda row: row["step"])  # stable: blocks keep their order
 
     def passed(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> bool:
-        """Return whether every slope passed. A slope that is undecided (see :meth:`verdicts`) did not.
+        """Return whether every slope passed. Undecided slopes (see :meth:`verdicts`) did not.
 
         Parameters
         ----------
         tolerance : float, default 0.25
             Largest |slope| of an update.
         init_tolerance : float, default 0.1
-            Largest |slope| of a block at initialisation. The output's may lie between −1/2 and 0, give or take
-            ``tolerance``: under μP it starts as width^(-1/2) plus a bias, and as a single number a point it is noisy.
+            Largest |slope| of a block at initialisation. That of the output may lie between −1/2 − ``tolerance`` and
+            ``tolerance``. Under μP the output starts as width^(-1/2) plus a bias, and one number per point is noisy.
 
         Returns
         -------
@@ -131,8 +130,7 @@ class CoordCheck:
         """Return the slopes with their limits and verdicts.
 
         A slope passes if its whole 95 % interval lies within its limits. It does not pass if the whole interval lies
-        outside, or if features are zero or not finite. Otherwise it is undecided, as with a single seed, which has no
-        interval.
+        outside, or if features are zero or not finite. Otherwise it is undecided. A single seed has no interval.
 
         Parameters
         ----------
@@ -143,8 +141,8 @@ class CoordCheck:
         -------
         list of dict
             :attr:`slopes` with three more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
-            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope, if its value and the
-            scatter of seeds stay the same. It is None for other slopes, with a single seed, and above 1,000.
+            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope, for the same value and
+            scatter. It is None for other slopes, with a single seed, and above 1,000.
 
         Examples
         --------
@@ -154,16 +152,17 @@ class CoordCheck:
         n, slopes, rows = len({record["seed"] for record in self.records}), self.slopes, []
         for row in slopes:
             slope, reach, outcome, needed = row["slope"], row["reach"], "undecided", None
-            start_of_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
-            high = tolerance if row["kind"] == "update" or start_of_output else init_tolerance
-            low = -0.5 - high if start_of_output else -high
+            is_initial_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
+            high = tolerance if row["kind"] == "update" or is_initial_output else init_tolerance
+            low = -0.5 - high if is_initial_output else -high
             inside = min(slope - low, high - slope)  # distance to the nearest limit, negative outside
             if math.isnan(slope) or (reach is not None and reach < -inside):
                 outcome = "did not pass"
+            elif reach is not None and reach <= inside:
+                outcome = "passed"
             elif reach is not None:
-                outcome = "passed" if reach <= inside else outcome
                 shrunk = (m for m in range(n + 1, MOST_SEEDS + 1) if reach * _width(m) / _width(n) <= abs(inside))
-                needed = None if outcome == "passed" else next(shrunk, None)
+                needed = next(shrunk, None)
             rows.append({**row, "limits": (low, high), "outcome": outcome, "seeds_needed": needed})
         return rows
 
@@ -175,18 +174,18 @@ class CoordCheck:
         *,
         title: str | None = None,
     ) -> None:
-        """Draw features and their updates against size, a panel a step (PNG, SVG or PDF by the path's ending).
+        """Draw features and their updates against size, with one panel per step.
 
         Marks show slopes that did not pass, and undecided slopes with the number of seeds that would decide.
 
         Parameters
         ----------
         path : path
-            The file to write.
+            The file to write; its ending selects PNG, SVG or PDF.
         tolerance, init_tolerance : float, default 0.25, 0.1
             As for :meth:`passed`.
         title : str, optional
-            Stands above the panels.
+            Title above the panels.
 
         Raises
         ------
@@ -197,11 +196,11 @@ class CoordCheck:
         --------
         >>> check.plot("check.png", title="width")
         """
-        from matplotlib.figure import Figure  # without a display and without pyplot's state
+        from matplotlib.figure import Figure  # needs no display and does not change pyplot's state
 
         slopes = self.verdicts(tolerance, init_tolerance)
         if not slopes:
-            raise MupError("There is no coordinate check to draw: the list of records is empty.")
+            raise MupError("This coordinate check has no records to draw.")
         panels = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
         columns = min(len(panels), 2)
         rows = math.ceil(len(panels) / columns)
@@ -258,45 +257,45 @@ def coord_check(
     Parameters
     ----------
     build : callable
-        ``build(size)`` returns a new model. If it is not parametrized, the plain optimizer trains it at the same ``lr``:
-        this checks the standard parametrization, as ``rule="standard"`` does.
+        ``build(size)`` returns a new model. If it is not parametrized, the plain optimizer trains it at the same ``lr``, as
+        with ``rule="standard"``.
     sizes : sequence of int
         At least two widths, or numbers of modes.
     batches : iterable of dict
-        Training batches ``{"x": …, "y": …}``, as neuralop's loaders give (a pair ``(x, y)`` is refused), used in turn; x of
-        shape ``(batch, channels, *grid)``. The first one is also the probe on which features are measured. A model that
-        takes more (GINO's geometry) is called with everything but y by name.
+        Training batches ``{"x": …, "y": …}`` in the format of neuralop's loaders, with x of shape
+        ``(batch, channels, *grid)``, used in turn. Features are measured on the first one. With further keys (GINO's
+        geometry), the model receives everything except y by name.
     lr : float
         Learning rate at base.
     steps : sequence of int, default (1, 5, 10)
-        After which training steps to measure.
+        Training steps before each measurement.
     seeds : int or sequence of int, default 10
-        Seeds, or their number. Slopes at initialisation are noisy: with few seeds hardly any check passes.
+        Seeds, or their number. Slopes at initialisation are noisy, so with few seeds hardly any check passes.
     optimizer : str, class or callable, default "adam"
         A name ("adam", "adamw", "sgd" or "musoap"), an optimizer class such as ``torch.optim.NAdam``, or a function
-        ``(model, lr)``. A class is the ``impl`` of :func:`MuAdam`, or of :func:`MuSGD` if it is an SGD.
+        ``(model, lr)``. A class becomes the ``impl`` of :func:`MuAdam`, or of :func:`MuSGD` if it is an SGD.
     loss : callable, optional
-        ``loss(prediction, **batch)``; mean relative L2 error by default.
+        ``loss(prediction, **batch)``. Default: mean relative L2 error.
     size_name : str, default "hidden_channels"
-        What ``sizes`` are, for labels.
+        Label of ``sizes``.
 
     Returns
     -------
     CoordCheck
-        With ``.records``, ``.slopes``, ``.verdicts()``, ``.passed()`` and ``.plot(path)``.
+        Records, slopes, verdicts and a plot.
 
     Raises
     ------
     MupError
-        If fewer than two sizes are given, no batch, a batch that is no dict or has no ``y`` for the default loss, no
-        positive step, a ``build`` that returns no model, a model with more modes than the grid has or without a block to
-        measure, or an unknown optimizer.
+        If there are fewer than two sizes, no batches, no seeds or no positive steps. If a batch is no dict, or has no ``y``
+        for the default loss. If ``build`` returns no model, or one with more modes than the grid, or without a block to
+        measure. If the optimizer is unknown.
 
     Warns
     -----
     UserWarning
-        If a block returns no tensor of numbers: nothing is known of it, and the check is of the others. If Fourier kernels
-        receive no gradient at any step: their names and the usual reasons.
+        If a block returns no tensor of numbers, so it cannot be checked. If Fourier kernels receive no gradient at any step,
+        with their names and the usual reasons.
 
     Examples
     --------
@@ -316,12 +315,12 @@ def coord_check(
     for batch in batches:
         if not isinstance(batch, Mapping):
             raise MupError(
-                f"batches must be dicts such as {{'x': …, 'y': …}}, as neuralop's loaders give; got {type(batch).__name__}."
+                f"batches must be dicts such as {{'x': …, 'y': …}}, as in neuralop's loaders; got {type(batch).__name__}."
             )
         if loss is None and "y" not in batch:
             raise MupError(
-                f"A batch has {', '.join(map(repr, batch)) or 'nothing'} and no 'y', which the prediction is compared with: "
-                "give it, or a loss=… that does without."
+                f"A batch has {', '.join(map(repr, batch)) or 'no keys'} and no 'y', but the default loss compares the "
+                "prediction with it. Add 'y', or pass loss=…."
             )
     if not isinstance(seeds, Iterable):
         check_count("seeds", seeds, "seeds")
@@ -329,7 +328,7 @@ def coord_check(
     seeds = list(seeds)
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(
-            f"A coordinate check needs two sizes, a batch, a seed and steps of 1 or more; got sizes {sizes}, "
+            f"A coordinate check needs two sizes, one batch, one seed and steps of at least 1; got sizes {sizes}, "
             f"{len(batches)} batches, seeds {seeds}, steps {steps}."
         )
     records: list[dict[str, Any]] = []
@@ -337,18 +336,18 @@ def coord_check(
     make = builder_of(optimizer)
     on_cuda = torch.cuda.is_initialized()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count() if on_cuda else 0)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", WIDER)  # sizes on both sides of base are a line all the same
+        warnings.filterwarnings("ignore", WIDER)  # sizes below base are also valid
         warnings.filterwarnings("ignore", NO_GRADIENT)  # MuSOAP warns for each model
         for size in sizes:
             for seed in seeds:
                 torch.manual_seed(seed)
                 model = build(size)
                 if not isinstance(model, nn.Module):
-                    raise MupError(f"build({size!r}) returns {model!r}; it must return a new model.")
+                    raise MupError(f"build({size!r}) returns {model!r}, but must return a new model.")
                 found = _measure(model, batches, steps, make(model, lr), loss or _relative_l2, idle)
                 records += [{"size": size, "seed": seed, **record} for record in found]
     if not on_cuda:
-        # Nothing was drawn on CUDA before, so its state was the seed alone. Without a GPU this does nothing.
+        # Before the first use of CUDA its state is only the seed. Without a GPU this has no effect.
         torch.cuda.manual_seed_all(torch.initial_seed())
     warn_of_no_gradient(sorted(idle))
     return CoordCheck(records, size_name)
@@ -362,8 +361,8 @@ def _measure(model, batches, steps, optimizer, loss, idle: set[str]) -> Iterator
     start = features(model, probe)
     if not start:
         raise MupError(
-            f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure: a block "
-            "is a child of the model that holds parameters."
+            f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure. A block "
+            "is a child of the model with parameters."
         )
     for block, value in start.items():
         yield {"step": 0, "block": block, "kind": "init", "value": rms(value)}
@@ -388,16 +387,17 @@ def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.T
 
 
 def _slope(seeds: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Slope of the root mean square over seeds; each seed is a list of (size, value)."""
+    """Return the slope of the root mean square over seeds. Each seed is a list of (size, value)."""
     xs = [math.log(size) for size, _ in seeds[0]]
     ys = [math.log(math.sqrt(fmean(value**2 for _, value in same))) for same in zip(*seeds, strict=True)]
     return linear_regression(xs, ys).slope
 
 
 def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
-    """Half the width of the 95 % interval of :func:`_slope`: a jackknife over seeds with Student's t; None for one seed.
+    """Return half the width of the 95 % interval of :func:`_slope`, or None for one seed.
 
-    With θᵢ the slope without seed i, the variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)² (Efron & Stein 1981).
+    The interval is a jackknife over seeds with Student's t. The variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)², with
+    θᵢ the slope without seed i (Efron & Stein 1981).
     """
     n = len(seeds)
     if n == 1:
@@ -407,7 +407,7 @@ def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
 
 
 def _width(n: int) -> float:
-    """Return t/√n. Half the width of the interval of n seeds is proportional to it."""
+    """Return t/√n. Half the width of the interval over n seeds is proportional to it."""
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)

@@ -1,4 +1,4 @@
-"""Parameters of models themselves, which of a layer's children stand beside others, and what models keep of themselves."""
+"""Parameters that models hold directly, parallel children of layers, and constructor arguments under other names."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from neuralop.models import CODANO, UNO, UQNO
 from neuralop_mup.core.arguments import KEPT
 from neuralop_mup.core.layers.registry import BESIDE, Copy, Description, Param, layer_type, normal
 
-# Keys and queries are computed beside the values.
+# Keys and queries are computed in parallel with the values.
 BESIDE[CODALayer] = ("Key", "Query")
 
 
 @layer_type(UQNO)
 def uqno(model: UQNO) -> Description:
-    """Two whole models; the second is a copy of the first unless one is given."""
+    """Describe the second model as a copy of the first. The constructor copies it by default."""
     return {"residual_model": Copy("base_model")}
 
 
 @layer_type(CODANO)
 def codano(model: CODANO) -> Description:
-    """Class token and positional encodings are Fourier coefficients, standard normal."""
+    """Describe class token and positional encodings: standard normal Fourier coefficients."""
     modes = ("modes",) * model.n_dim
     drawn: dict[str, Any] = {"init": lambda shape: 1.0, "draw": normal}
     encodings = [f"positional_encoding.{key}" for key in getattr(model, "positional_encoding", {})]
@@ -31,7 +31,7 @@ def codano(model: CODANO) -> Description:
 
 
 def uno(model: Any) -> dict[str, Any]:
-    """Skips are kept as tuples of one; the rest stands in the first block and the first horizontal skip."""
+    """Return the arguments of UNO. It stores skips as tuples of one, the rest in the first block and horizontal skip."""
     block, skips = model.fno_blocks[0], list(model.horizontal_skips.values())
     skip_types = {"Flattened1dConv": "linear", "SoftGating": "soft-gating", "Identity": "identity"}
     norm_types = {"GroupNorm": "group_norm", "InstanceNorm": "instance_norm", "BatchNorm": "batch_norm", "AdaIN": "ada_in"}
@@ -45,7 +45,7 @@ def uno(model: Any) -> dict[str, Any]:
 
 
 def codano_arguments(model: Any) -> dict[str, Any]:
-    """Names differ from the constructor's, which besides halves the last of the encoding's modes in the list it is given."""
+    """Return the arguments of CODANO, kept under other names. Its constructor halves the encoding's last modes in place."""
     layer, modes = model.attention_layers[0], model.positional_encoding_modes
     lifting, projection = model.lifting or None, model.projection
     return {

@@ -1,7 +1,7 @@
 """Descriptions of layers' parameters, and the registry of described layers.
 
-Each layer type is described once, as a layer in the middle of a model, where input and output channels grow with width.
-:mod:`neuralop_mup.core.width_dims` finds out which channels grow in a given model.
+A layer type has one description, as a layer in the middle of a model, with input and output channels that grow with width.
+In a given model, :mod:`neuralop_mup.core.width_dims` infers which channels grow.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ class Param:
     Attributes
     ----------
     role : {"input", "hidden", "readout", "vector", "spectral"}
-        Row of the rules' table. Use ``hidden`` for every matrix; whether it is an input or a readout is inferred.
+        Row of the rules' table. Use ``hidden`` for every matrix; inputs and readouts are inferred.
     axes : tuple of str
-        Kind of each dimension: ``in``, ``out`` (channels that may grow with width); ``in_fixed``, ``out_fixed`` (channels
-        that never grow); ``fixed``; ``modes``, ``modes_half`` (last axis of a real transform, n_modes // 2 + 1 entries),
-        ``modes_single`` (one sign, K entries); ``rank_in``, ``rank_out`` (rank index that a factor sums over, or produces);
-        ``pair`` (real and imaginary part).
+        Kind of each dimension. Channels: ``in``, ``out`` (may grow with width), ``in_fixed``, ``out_fixed`` (never grow).
+        Modes: ``modes``, ``modes_half`` (last axis of a real transform, n_modes // 2 + 1 entries), ``modes_single`` (one
+        sign, K entries). Others: ``rank_in``, ``rank_out`` (rank index that a factor sums over, or produces), ``pair``
+        (real and imaginary part), ``fixed``.
     init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable, default "constant"
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
         function from the parameter's logical shape to its root mean square. ``constant`` is only for vectors.
@@ -36,8 +36,8 @@ class Param:
         ``draw(tensor, root mean square)`` draws the tensor in place. Needed only on the meta device, for parameters that
         the layer's ``reset_parameters`` does not draw.
     init_of : str or tuple of str, optional
-        Sibling parameter whose fans determine the default initialisation, e.g. the weight for a bias. For a factorized
-        kernel, name all factors. Default: the parameter itself.
+        Sibling parameter with the fans for the default initialisation, e.g. the weight for a bias. For a factorized kernel,
+        name all factors. Default: the parameter itself.
     shape : tuple of int, optional
         Logical shape if it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
     rank_power : float, optional
@@ -47,9 +47,9 @@ class Param:
     divided : bool, default False
         Whether the layer's forward pass divides its input by ``infshape.width_mult()``, as ``mup.MuReadout`` does.
     one_sign : bool, optional
-        For a kernel whose ``init`` is a function: whether it draws numbers of one sign, whose mean is not zero. A sum over n
-        channels then grows with n, not with √n, so the initialization gets one more factor 1/√r. If not given, only
-        ``positive`` has one sign.
+        Whether a kernel with a function as ``init`` has numbers of one sign, so their mean is not zero. A sum over n
+        channels then grows with n, not with √n, so the initialization gets one more factor 1/√r. Default: only ``positive``
+        has one sign.
 
     Examples
     --------
@@ -120,9 +120,9 @@ UNKNOWN = "unknown"  # init of a parameter without a description
 # Keys are types, or names for packages that are not imported here: "physicsnemo.FNO" is the class FNO of physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
-# Children of a layer whose Fourier layers are computed beside others of its, and so add nothing to depth.
+# Children of a layer with Fourier layers in parallel to others, which do not add to the depth.
 BESIDE: dict[type, tuple[str, ...]] = {}
-# Layers that are applied once for each time step.
+# Layers that a model applies at every time step.
 RECURRENT: set[type] = set()
 
 
@@ -170,7 +170,7 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Mapped:
-    """A user's mappings for a class as a description: the newest, and of earlier ones what the layer has (not a typo)."""
+    """Combine a user's mappings for a class. Earlier entries count only if the layer has the parameter, unlike a typo."""
 
     mapping: Description
     newest: frozenset[str]
@@ -184,7 +184,7 @@ class _Mapped:
 
 
 def _check(cls: type, name: str, what: object, layer: nn.Module | None = None) -> None:
-    # A user's registration may list a parameter that is None in this layer (a bias), but not one that the layer never has.
+    # A user's registration may list a parameter that is None in this layer (a bias), but not an unknown name.
     if layer is not None and not hasattr(layer, name.partition(".")[0]):
         raise MupError(
             f"The registration of {cls.__name__} lists {name!r}, but the layer has no such parameter: "
