@@ -87,10 +87,11 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
             f"The model's parameters changed after parametrize: {min(changed)!r} was added, removed or tied. Call "
             "parametrize on the finished model. Pass parameters that you add later to optimizer.add_param_group(…)."
         )
-    for row in plan.rows:  # rows of kernels have the active shape
-        if row.role != "spectral" and tuple(parameters[row.name].shape) != row.shape:
+    for row in plan.rows:
+        shape = tuple(parameters[row.name].shape)
+        if len(shape) != len(row.shape) or (row.role != "spectral" and shape != row.shape):  # kernels: active shape
             raise MupError(
-                f"{row.name!r} has shape {tuple(parameters[row.name].shape)}, but had {row.shape} in parametrize. Call "
+                f"{row.name!r} has shape {shape}, but had {row.shape} in parametrize. Call "
                 "parametrize on the finished model."
             )
     # Initialization replaces tensors, so an optimizer that exists before would hold old ones.
