@@ -6,7 +6,7 @@ base. :func:`off_plan` compares the ratios. Plain optimizers of torch are checke
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from statistics import median_low
 from typing import Any
@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.state_dict_hooks import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.resolved_model import FAMILIES, ResolvedModel, resolve, rule_mult
+from neuralop_mup.optim.resolved_model import FAMILIES, Groups, ResolvedModel, parameters_of, resolve, rule_mult
 from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_number
 
@@ -37,7 +37,7 @@ _REMEDY = (
 )
 
 
-def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float]) -> dict[Any, tuple[float, float]]:
+def off_plan(groups: Groups, mults: Mapping[Any, float]) -> dict[Any, tuple[float, float]]:
     """Return the parameters that are off the plan, each with its learning rate and the one of the plan.
 
     Learning rates of zero are ignored, and so are deviations that are small relative to ``initial_lr``: at the end of a
@@ -77,7 +77,7 @@ def _readable(lr: Any) -> bool:
     return lr.device.type == "cpu" if isinstance(lr, torch.Tensor) else isinstance(lr, Real)
 
 
-def broken_ratios(groups: Sequence[Mapping[str, Any]]) -> str | None:
+def broken_ratios(groups: Groups) -> str | None:
     """Return a warning if groups of this package lost the plan's ratios, otherwise None."""
     # ReduceLROnPlateau does not store initial_lr.
     ours = [
@@ -90,7 +90,7 @@ def broken_ratios(groups: Sequence[Mapping[str, Any]]) -> str | None:
     return problem and f"Learning rates are not in the plan's ratios: {problem}. {_REMEDY}"
 
 
-def _first_off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float], names: Mapping[Any, str]) -> str:
+def _first_off_plan(groups: Groups, mults: Mapping[Any, float], names: Mapping[Any, str]) -> str:
     """Describe the first of the named parameters that is off the plan; an empty string if none is."""
     off = off_plan(groups, mults)
     first = [
@@ -143,12 +143,11 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
-    held = {p for group in groups for p in group["params"]}
-    for name, p in resolved.parameters.items():
-        if p not in held:
-            raise MupError(
-                f"The optimizer does not contain {name!r}. Build it after parametrize: neuralop_mup.MuAdam(model, lr=…)."
-            )
+    held = {*parameters_of(groups)}
+    if missing := [name for name, p in resolved.parameters.items() if p not in held]:
+        raise MupError(
+            f"The optimizer does not contain {missing[0]!r}. Build it after parametrize: neuralop_mup.MuAdam(model, lr=…)."
+        )
     if hooks := getattr(optimizer, LR_HOOKS, None):  # the next step uses the modes that are active now
         pairs = zip(groups, hooks.mode_mults(groups), strict=True)
         groups = [{**group, "lr": group["lr"] * (mult or 1.0)} for group, mult in pairs]
@@ -156,7 +155,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     warn_of_no_gradient(kernels_without_gradient(resolved))
 
 
-def check_groups(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:
+def check_groups(resolved: ResolvedModel, groups: Groups, family: str, names: Iterable[str]) -> None:
     """Raise MupError unless the named parameters that the groups contain have the plan's learning rates."""
     mults = {resolved.parameters[row.name]: rule_mult(row, family) for row in resolved.plan.rows if row.name in names}
     if problem := _first_off_plan(groups, mults, {p: repr(name) for name, p in resolved.parameters.items()}):
@@ -194,9 +193,7 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> N
         )
 
 
-def _different_groups(
-    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], states: Mapping[Any, Mapping[str, Any]]
-) -> str | None:
+def _different_groups(ours: Groups, theirs: Groups, states: Mapping[Any, Mapping[str, Any]]) -> str | None:
     """Describe the first difference between the groups of an optimizer and of a saved state; None if they fit."""
     if len(ours) != len(theirs):
         return f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
@@ -267,11 +264,9 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
         return True
     off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)
-    if any(not off[family] for family in ((known,) if known else FAMILIES)):
-        return True
     # follow_plan watches groups of param_groups, so warn only if they are those of the other family.
     plain = {p for group in groups if "rule_mult" not in group for p in group["params"]}
-    return not plain & shapes.keys() and all(off.values())
+    return not (off[known] if known else all(off.values())) or (all(off.values()) and plain.isdisjoint(shapes))
 
 
 def _how_to_build(optimizer: torch.optim.Optimizer) -> str:

@@ -16,6 +16,8 @@ from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
+Builder = Callable[..., torch.optim.Optimizer]
+
 # Optimizers of torch that add weight decay to the gradient before they normalize it.
 _COUPLED = (
     torch.optim.Adam,
@@ -143,7 +145,7 @@ def MuAdam(
     model: nn.Module,
     lr: float = 1e-3,
     *,
-    impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    impl: Builder = torch.optim.Adam,
     weight_decay: float = 0.0,
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
@@ -210,7 +212,7 @@ def MuAdamW(
     model: nn.Module,
     lr: float = 1e-3,
     *,
-    impl: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    impl: Builder = torch.optim.AdamW,
     weight_decay: float = 1e-2,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
@@ -254,7 +256,7 @@ def MuSGD(
     model: nn.Module,
     lr: float = 1e-3,
     *,
-    impl: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    impl: Builder = torch.optim.SGD,
     weight_decay: float = 0.0,
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
@@ -295,7 +297,7 @@ def MuSGD(
 
 def _build(
     model: nn.Module,
-    impl: Callable[..., torch.optim.Optimizer],
+    impl: Builder,
     lr: float,
     family: str,
     weight_decay: float,

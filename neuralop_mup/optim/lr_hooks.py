@@ -12,7 +12,7 @@ from neuralop_mup.core.rebuild import active_modes
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import LR_HOOKS, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.optim.learning_rate import unscheduled_lr
-from neuralop_mup.optim.resolved_model import ResolvedModel, present_plan, resolve, rule_mult
+from neuralop_mup.optim.resolved_model import Groups, ResolvedModel, parameters_of, present_plan, resolve, rule_mult
 from neuralop_mup.torch_private import not_compiled
 
 # Keys that are not copied back from the groups of a step view: its ``lr`` includes the factors.
@@ -66,7 +66,7 @@ def attach_lr_hooks(resolved: ResolvedModel, optimizer: torch.optim.Optimizer, f
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} does not support step hooks. Pass a torch.optim.Optimizer.")
     family = family or family_of(optimizer) or "adam"
-    if not {*resolved.parameters.values()} & {p for group in optimizer.param_groups for p in group["params"]}:
+    if {*resolved.parameters.values()}.isdisjoint(parameters_of(optimizer.param_groups)):
         raise MupError(
             "The optimizer contains no parameter of this model. Build it from neuralop_mup.param_groups(model, lr=…)."
         )
@@ -99,7 +99,7 @@ class LrHooks:
         self._groups: dict[int, dict[str, Any]] = {}
         self._lrs: dict[int, torch.Tensor] = {}  # groups with a tensor as lr
         self._warned = False
-        self._types = [p.dtype for group in optimizer.param_groups for p in group["params"]]
+        self._types = [p.dtype for p in parameters_of(optimizer.param_groups)]
         self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
@@ -132,7 +132,7 @@ class LrHooks:
         groups = optimizer.param_groups
         for resolved in self.models:
             _check_holds(resolved, groups)
-        former, self._types = self._types, [p.dtype for group in groups for p in group["params"]]
+        former, self._types = self._types, [p.dtype for p in parameters_of(groups)]
         if self._types != former and len(self._types) == len(former):  # convert the state to the model's new precision
             optimizer.load_state_dict(optimizer.state_dict())
         for resolved in () if self._warned else self.models:
@@ -173,7 +173,7 @@ class LrHooks:
         return own
 
 
-def _check_holds(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]]) -> None:
+def _check_holds(resolved: ResolvedModel, groups: Groups) -> None:
     """Raise MupError if the model no longer uses the optimizer's tensors."""
     name, first = next(iter(resolved.parameters.items()))
     if hasattr(first, "sharded_away"):
@@ -184,7 +184,7 @@ def _check_holds(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]]) -
     module, _, own = name.rpartition(".")
     if getattr(resolved.model.get_submodule(module), own, first) is first:
         return
-    if {*resolved.model.parameters()}.isdisjoint(p for group in groups for p in group["params"]):
+    if {*resolved.model.parameters()}.isdisjoint(parameters_of(groups)):
         raise MupError(
             "The model's tensors were replaced after this optimizer was built, e.g. by load_state_dict(assign=True), so a "
             "step would change nothing. Load without assign, or build the optimizer afterwards."

@@ -27,6 +27,8 @@ from neuralop_mup.errors import MupError, nearest
 # Optimizers with updates that do not scale with the gradient, and with updates that do.
 FAMILIES = ("adam", "sgd")
 
+Groups = Sequence[Mapping[str, Any]]  # an optimizer's param groups, only read
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -81,7 +83,7 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
     plan, bare = get_plan(model), unwrap(model)
     parameters = dict(bare.named_parameters())
     names = [row.name for row in plan.rows]
-    held = {p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
+    held = {*parameters_of(getattr(optimizer, "param_groups", ()))}
     if changed := {name for name in parameters.keys() ^ set(names) if parameters.get(name) not in held}:
         raise MupError(
             f"The model's parameters changed after parametrize: {min(changed)!r} was added, removed or tied. Call "
@@ -110,6 +112,11 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         )
     growing = {} if plan.rule in ("none", "standard") else _growing(bare, kernels)
     return ResolvedModel(bare, present_plan(bare, plan), {name: parameters[name] for name in names}, kernels, growing)
+
+
+def parameters_of(groups: Groups) -> list[Any]:
+    """Return the parameters of all groups."""
+    return [p for group in groups for p in group["params"]]
 
 
 def needs_model(build: Callable[P, T]) -> Callable[P, T]:

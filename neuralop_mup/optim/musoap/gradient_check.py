@@ -1,21 +1,19 @@
 """Check before each step that gradients are finite."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.musoap.stacks import local_reals, upcast
+from neuralop_mup.optim.resolved_model import Groups
 from neuralop_mup.torch_private import mul_each_, norm_of_each
 
 CHECKS = ("now", "next", "skip", "off")
 # States hold sums of squares of gradients. This factor below the root of the largest number keeps them finite.
 _HEADROOM = 2.0**10
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-Groups = Sequence[Mapping[str, Any]]
 
 
 class GradientCheck:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.stacks import PAIR, as_real, local_reals, upcast
+from neuralop_mup.optim.musoap.stacks import PAIR, Members, State, as_real, local_reals, upcast
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
@@ -44,7 +44,7 @@ def sharded_like(p: Any, x: torch.Tensor) -> Any:
     return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
 
 
-def updated_tensors(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
+def updated_tensors(p: torch.Tensor, state: State) -> list[torch.Tensor]:
     """Return the tensors that an update changes: weights and second moments, then bases.
 
     Every process updates momenta, so they are not included.
@@ -53,7 +53,7 @@ def updated_tensors(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Ten
     return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
 
 
-def updated_modes(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
+def updated_modes(p: torch.Tensor, state: State, layout: str, period: int) -> list[torch.Tensor]:
     """Return :func:`updated_tensors`, restricted to the modes of the last step in weights and second moments."""
     weights, second, *of_bases = updated_tensors(p, state)
     modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
@@ -81,10 +81,10 @@ def broadcast_updates(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group:
 
 
 def gather_step_scatter(
-    members: Sequence[tuple[Any, str]],
-    states: MutableMapping[Any, dict[str, Any]],
+    members: Members,
+    states: MutableMapping[Any, State],
     sharded: Sequence[str],
-    update: Callable[[Sequence[tuple[torch.Tensor, str]], Mapping], None],
+    update: Callable[[Members, Mapping], None],
 ) -> None:
     """Update sharded parameters: gather each on its owner, update it there, and send the parts back.
 
@@ -99,7 +99,7 @@ def gather_step_scatter(
         [[place.shape_of(x, rank) for i in mine for x in tensors[i]] for rank in range(place.world)],
     )
     wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
-    updated: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+    updated: dict[int, tuple[torch.Tensor, State]] = {}
     for i in mine:
         gathered = [(wholes.pop(0), like) for like in tensors[i]]
         p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in gathered)
@@ -121,7 +121,7 @@ def gather_step_scatter(
 class _Placement:
     """Placement of one group's parameters: sharded along one axis, over one axis of a mesh."""
 
-    def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
+    def __init__(self, members: Members) -> None:
         first = members[0][0]
         places: list[Any] = [getattr(p, "placements", None) for p, _ in members]
         along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]

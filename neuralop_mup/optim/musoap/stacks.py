@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from neuralop_mup.optim.musoap.update import Averages, Scratch
+from neuralop_mup.optim.musoap.update import Averages, PerAxis, Scratch
 from neuralop_mup.torch_private import copy_each_
 
 # A layout has one letter per axis:
@@ -21,7 +21,8 @@ from neuralop_mup.torch_private import copy_each_
 #   p  real and imaginary part
 PAIR = "p"
 
-Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
+Members = Sequence[tuple[Any, str]]  # parameters with their layouts
+State = dict[str, Any]  # a parameter's state
 
 # Longer axes keep their coordinates: a decomposition takes d³ operations and the bases d² numbers each.
 MAX_BASIS = 2048
@@ -118,13 +119,13 @@ class Blocks:
         State of each parameter.
     """
 
-    def __init__(self, members: Members, states: Mapping[Any, dict[str, Any]]) -> None:
+    def __init__(self, members: Members, states: Mapping[Any, State]) -> None:
         self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
         self.step: int = self.states[0]["step"]
         self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # of gradients
         self._axes = [axes_of(p, layout) for p, layout in members]
-        self._views: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._views: list[tuple[State, str, torch.Tensor, int]] = []
         self._active: dict[tuple[int, int], ActiveModes] = {}
         (p, layout), axes = members[0], self._axes[0]
         self._parts = 2 if p.is_complex() or PAIR in layout else 1
@@ -167,9 +168,9 @@ class Blocks:
         sizes = shape[len(layers) : len(layers) + len(mixed)] or (1,)
         return whole.view(len(whole) * prod(layers), *sizes, prod(channels), *modes)
 
-    def _adopt_squares(self, what: str) -> list[torch.Tensor | None]:
+    def _adopt_squares(self, what: str) -> PerAxis:
         """Adopt one (layers, d, d) entry per axis of a block; None for axes without a basis and blocks without axes."""
-        layers, found = prod(self._sizes[0]), list[torch.Tensor | None]()
+        layers, found = prod(self._sizes[0]), PerAxis()
         for i, d in enumerate(self._sizes[1]):
             names = [f"{what}_{axes.mixed[i]}" for axes in self._axes]
             found.append(self._keep(names, None, (layers, d, d)).flatten(0, 1) if has_basis(d) else None)

@@ -23,6 +23,9 @@ _TINY = 1e-30  # keeps 0 / 0 at 0
 BASIS_BETA = 0.95
 
 
+PerAxis = list[torch.Tensor | None]  # one entry per axis of a block
+
+
 class Scratch:
     """Reusable memory for temporaries, by name. On a CPU, allocation takes half as long as the products."""
 
@@ -62,12 +65,12 @@ class Averages(NamedTuple):
     """
 
     v: torch.Tensor
-    grams: list[torch.Tensor | None]
-    bases: list[torch.Tensor | None]
+    grams: PerAxis
+    bases: PerAxis
     low_rank: torch.Tensor | None
 
 
-def update_grams(x: torch.Tensor, grams: list[torch.Tensor | None], scratch: Scratch) -> None:
+def update_grams(x: torch.Tensor, grams: PerAxis, scratch: Scratch) -> None:
     """Update C_a ← β C_a + (1 − β) Σ_{modes, parts, other axes} X Xᵀ for each axis with a basis."""
     for axis, c in enumerate(grams):
         if c is not None:
@@ -167,7 +170,7 @@ def _noise_gates(x: torch.Tensor, r: int, precision: float, scratch: Scratch) ->
     return noise_gate, has_gradient
 
 
-def _rotated(x: torch.Tensor, bases: list[torch.Tensor | None], scratch: Scratch) -> torch.Tensor:
+def _rotated(x: torch.Tensor, bases: PerAxis, scratch: Scratch) -> torch.Tensor:
     """Return Qᵀ x, as (layers, d_r, d_1, …)."""
     for axis, q in enumerate(bases):
         x = x.movedim(1, len(bases)) if axis else x  # the next axis to the front
@@ -176,7 +179,7 @@ def _rotated(x: torch.Tensor, bases: list[torch.Tensor | None], scratch: Scratch
     return x
 
 
-def _rotated_back(x: torch.Tensor, bases: list[torch.Tensor | None], scratch: Scratch) -> torch.Tensor:
+def _rotated_back(x: torch.Tensor, bases: PerAxis, scratch: Scratch) -> torch.Tensor:
     """Return Q x, in the original order of axes."""
     last = len(bases) - 1
     for axis in reversed(range(len(bases))):
