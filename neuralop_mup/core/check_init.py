@@ -61,8 +61,9 @@ def _differences(model: nn.Module, plan: Plan, scaled: bool) -> Iterator[tuple[P
     parameters = dict(model.named_parameters())
     for row in plan.rows:
         p, mult = parameters[row.name].detach(), row.init_mult if scaled else 1.0
-        if row.fixed:
-            continue  # parametrize does not change it
+        p = p.to_local() if hasattr(p, "to_local") else p  # each process looks at its part of a sharded parameter
+        if row.fixed or p.numel() == 0:
+            continue  # parametrize does not change a fixed one
         if row.init == "constant" and not ((q := p / mult) == q.round().clamp(0, 1)).all():
             yield row, "is not constant, as its default initialization is"
         if (ratio := _ratio(row, p)) is None:

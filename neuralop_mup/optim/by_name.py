@@ -9,11 +9,9 @@ from torch import nn
 
 from neuralop_mup.core.parametrize import is_parametrized
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
+from neuralop_mup.optim.groups import Builder, MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 from neuralop_mup.optim.resolved_model import needs_model
-
-Builder = Callable[..., torch.optim.Optimizer]
 
 _BUILDERS: dict[str, Builder] = {"musoap": MuSOAP, "adam": MuAdam, "adamw": MuAdamW, "sgd": MuSGD}
 _PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim.AdamW, MuSGD: torch.optim.SGD}
@@ -23,8 +21,7 @@ _PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim
 def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
     """Build one of this package's optimizers by its name.
 
-    Use it where a framework reads the optimizer from a configuration file: Hydra (``_target_: neuralop_mup.optimizer``) or
-    LightningCLI.
+    Use it for configuration files, e.g. of Hydra (``_target_: neuralop_mup.optimizer``) or LightningCLI.
 
     Parameters
     ----------
@@ -43,8 +40,7 @@ def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.
     Raises
     ------
     MupError
-        If there is no optimizer of this name, ``model`` is not a parametrized model, or the optimizer does not accept a
-        setting.
+        If the name is unknown, ``model`` is not a parametrized model, or the optimizer does not accept a setting.
 
     Examples
     --------
@@ -54,12 +50,12 @@ def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.
     >>> config = {"name": "musoap", "steps": 3000}
     >>> optimizer = nm.optimizer(model, **config)
     """
-    return _named(name)(model, **settings)
+    return _builder_named(name)(model, **settings)
 
 
-def _named(name: Any, more: str = "") -> Builder:
+def _builder_named(name: Any, more: str = "") -> Builder:
     if str(name).lower() not in _BUILDERS:
-        raise MupError(f"There is no optimizer {name!r}: {nearest(str(name), _BUILDERS)}{more}")
+        raise MupError(f"Unknown optimizer {name!r}: {nearest(str(name), _BUILDERS)}{more}")
     return _BUILDERS[str(name).lower()]
 
 
@@ -68,10 +64,12 @@ def builder_of(given: Any) -> Callable[[nn.Module, float], torch.optim.Optimizer
 
     For a name or a class, a parametrized model gets learning rates under μP, and any other model the plain optimizer.
     """
-    in_mup: Builder = given if callable(given) else _named(given, " Or pass an optimizer class, or a function (model, lr).")
+    more = " Or pass an optimizer class, or a function (model, lr)."
+    in_mup: Builder = given if callable(given) else _builder_named(given, more)
     plain = _PLAIN.get(in_mup)
     if isinstance(given, type) and issubclass(given, torch.optim.Optimizer) and not issubclass(given, MuSOAP):
-        in_mup, plain = partial(_family(given), impl=given), given
+        family = MuSGD if issubclass(given, (torch.optim.SGD, torch.optim.ASGD)) else MuAdam
+        in_mup, plain = partial(MuAdamW if issubclass(given, torch.optim.AdamW) else family, impl=given), given
 
     def build(model: nn.Module, lr: float) -> torch.optim.Optimizer:
         if plain is None or is_parametrized(model):
@@ -79,9 +77,3 @@ def builder_of(given: Any) -> Callable[[nn.Module, float], torch.optim.Optimizer
         return plain(model.parameters(), lr=lr)
 
     return build
-
-
-def _family(cls: type[torch.optim.Optimizer]) -> Builder:
-    if issubclass(cls, (torch.optim.SGD, torch.optim.ASGD)):
-        return MuSGD
-    return MuAdamW if issubclass(cls, torch.optim.AdamW) else MuAdam

@@ -1,13 +1,12 @@
-"""Whether an optimizer is on its model's plan.
+"""Check that an optimizer's learning rates follow its model's plan.
 
-A plan gives ratios: each parameter has the learning rate at base times a number, and schedulers move the one at base.
-:func:`off_plan` is the one question, of an optimizer, of a step, and of torch's own optimizers, which nobody built for a
-plan: these are looked at before their steps.
+A plan fixes ratios: each parameter's learning rate is the one at base times a factor. Schedulers may only change the one at
+base. :func:`off_plan` compares the ratios. Plain optimizers of torch are checked before their steps.
 """
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from statistics import median_low
 from typing import Any
@@ -19,43 +18,43 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.state_dict_hooks import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.resolved_model import FAMILIES, ResolvedModel, resolve, rule_mult
+from neuralop_mup.optim.resolved_model import FAMILIES, Groups, ResolvedModel, parameters_of, resolve, rule_mult
 from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_number
 
-# On an optimizer: what holds it to its plan (neuralop_mup.optim.learning_rate). torch leaves it out of copies and pickles.
+# Attribute of an optimizer with its hooks (neuralop_mup.optim.lr_hooks). torch omits it from copies and pickles.
 LR_HOOKS = "_neuralop_mup_follower"
-# On an optimizer: what there was when it was looked at, or True if it was warned of. torch leaves it out of copies.
-_LOOKED_AT = "_neuralop_mup_looked_at"
+# Attribute of an optimizer: numbers of plans and groups when it was checked, or True after a warning. Not copied either.
+_CHECKED = "_neuralop_mup_checked"
 
-# What changes a learning rate by less than this changes no training: best learning rates are flat over much more.
+# Smaller deviations of a learning rate do not affect training: the optimum is much broader.
 _TOLERANCE = 1e-2
 
 _REMEDY = (
-    "If a scheduler or callback set absolute values over the groups' own, give it one value a group, e.g. "
-    "OneCycleLR(optimizer, max_lr=[g['lr'] for g in optimizer.param_groups]), or one that scales; leave floors (eta_min, "
-    "min_lr, swa_lr) at zero or give them likewise. If you set a group's lr on purpose, set its 'lr_mult' with it."
+    "Schedulers and callbacks need one value per group, e.g. "
+    "OneCycleLR(optimizer, max_lr=[g['lr'] for g in optimizer.param_groups]), and floors (eta_min, min_lr, swa_lr) of "
+    "zero; if you change one group's lr, change its 'lr_mult' by the same factor."
 )
 
 
-def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float]) -> dict[Any, tuple[float, float]]:
-    """Parameters that do not have the learning rate at base times their number: the one that they have, and that one.
+def off_plan(groups: Groups, mults: Mapping[Any, float]) -> dict[Any, tuple[float, float]]:
+    """Return the parameters that are off the plan, each with its learning rate and the one of the plan.
 
-    Learning rates of zero tell nothing. Nor does what is off by little next to what a schedule began with: at the end of a
-    cosine learning rates are zero but for rounding, or for a floor far below them.
+    Learning rates of zero are ignored, and so are deviations that are small relative to ``initial_lr``: at the end of a
+    cosine, only rounding or a low floor remains.
 
     Parameters
     ----------
     groups : sequence of dict
         An optimizer's param groups.
     mults : mapping
-        The rule's factor on the learning rate of each parameter to look at; others are left out. Groups with
-        ``own_rule`` have a multiplier of their own.
+        The rule's factor on the learning rate of each parameter to check. In groups with ``own_rule``, ``rule_mult``
+        replaces it.
     """
     found: dict[Any, tuple[float, float, Any]] = {}
     for group in groups:
         rule, lr = group.get("rule_mult", 1.0), float(group["lr"])
-        # Beside the rule a group has multipliers by role, and of MuSOAP's two learning rates at base one.
+        # The group's factors other than the rule: multipliers by role, and one of MuSOAP's two learning rates at base.
         own = group.get("lr_mult", rule) / rule * group.get("base_lr", 1.0)
         for p in group["params"] if lr and own else ():
             if p in mults:
@@ -74,61 +73,58 @@ def off_plan(groups: Sequence[Mapping[str, Any]], mults: Mapping[Any, float]) ->
 
 
 def _readable(lr: Any) -> bool:
-    """Whether a learning rate is a number that can be had without waiting for an accelerator."""
+    """Return whether a learning rate is a number that can be read without waiting for an accelerator."""
     return lr.device.type == "cpu" if isinstance(lr, torch.Tensor) else isinstance(lr, Real)
 
 
-def broken_ratios(groups: Sequence[Mapping[str, Any]]) -> str | None:
-    """What became of the ratios in which groups were built, in a sentence; None if they stand. Others' are left out."""
-    # A plateau's schedule notes nowhere what it began with.
+def broken_ratios(groups: Groups) -> str | None:
+    """Return a warning if groups of this package lost the plan's ratios, otherwise None."""
+    # ReduceLROnPlateau does not store initial_lr.
     ours = [
         {"initial_lr": group.get("base_lr", 0.0), **group}
         for group in groups
         if group.get("lr_mult") and group["params"] and _readable(group["lr"])
     ]
     names = {group["params"][0]: f"group {group.get('name')!r}" for group in ours}
-    return _said(off_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours}), names)
+    problem = _first_off_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours}, names)
+    return problem and f"Learning rates are not in the plan's ratios: {problem}. {_REMEDY}"
 
 
-def _said(off: Mapping[Any, tuple[float, float]], names: Mapping[Any, str]) -> str | None:
-    """The first of these that is not on the plan, in a sentence."""
-    for p, name in names.items():
-        if p in off:
-            return (
-                f"Learning rates do not stand in the plan's ratios: {name} has {off[p][0]:.4g}, where {off[p][1]:.4g} "
-                f"follows from the others. {_REMEDY}"
-            )
-    return None
+def _first_off_plan(groups: Groups, mults: Mapping[Any, float], names: Mapping[Any, str]) -> str:
+    """Describe the first of the named parameters that is off the plan; an empty string if none is."""
+    off = off_plan(groups, mults)
+    first = [
+        f"{name} has {off[p][0]:.4g}, but {off[p][1]:.4g} follows from the others" for p, name in names.items() if p in off
+    ]
+    return "".join(first[:1])
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
-    """Refuse an optimizer whose learning rates do not follow the model's plan.
+    """Raise MupError unless the optimizer's learning rates follow the model's plan.
 
-    Catches an optimizer that was built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``, and
-    learning rates that a scheduler (``OneCycleLR(max_lr=0.01)``) or a callback made equal. Multipliers by role are allowed
-    for: a group's learning rate must stand to the others' as its ``lr_mult`` does. ``MuSOAP(model, steps=…)`` is checked
-    as with the ``lr`` that follows.
+    This detects an optimizer built before :func:`~neuralop_mup.parametrize` or from ``model.parameters()``, and learning
+    rates made equal by a scheduler (``OneCycleLR(max_lr=0.01)``) or a callback. Multipliers by role are taken into account:
+    the ratios are those of the groups' ``lr_mult``.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     optimizer : torch.optim.Optimizer
-        The optimizer that is to train it.
+        The optimizer of this model.
     family : {"adam", "sgd"}, optional
-        Which of the plan's learning-rate columns applies. By default torch's SGD is known by its class, and others are taken
-        for Adam-like.
+        Selects the plan's learning rates. The default is "sgd" for torch's SGD and ASGD, otherwise "adam".
 
     Raises
     ------
     MupError
-        If there is no such family, a parameter is missing from the optimizer, a learning rate is not a number of 0 or more,
-        or learning rates are not in the plan's ratios.
+        If ``family`` is unknown, a parameter is not in the optimizer, a learning rate is negative or not finite, or learning
+        rates are not in the plan's ratios.
 
     Warns
     -----
     UserWarning
-        If there are gradients, and some Fourier kernels have none.
+        If some Fourier kernels have no gradient while other parameters have one.
 
     Examples
     --------
@@ -147,62 +143,58 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
         check_number(f"lr of the optimizer's group {group.get('name', i)!r}", group["lr"], tensor=True)
-    held = {p for group in groups for p in group["params"]}
-    for name, p in resolved.parameters.items():
-        if p not in held:
-            raise MupError(f"The optimizer does not hold {name!r}: build it from this model, after parametrize.")
-    if follower := getattr(optimizer, LR_HOOKS, None):  # its step is made at the modes that are active now
-        pairs = zip(groups, follower.mode_mults(groups), strict=True)
+    held = {*parameters_of(groups)}
+    if missing := [name for name, p in resolved.parameters.items() if p not in held]:
+        raise MupError(
+            f"The optimizer does not contain {missing[0]!r}. Build it after parametrize: neuralop_mup.MuAdam(model, lr=…)."
+        )
+    if hooks := getattr(optimizer, LR_HOOKS, None):  # the next step uses the modes that are active now
+        pairs = zip(groups, hooks.mode_mults(groups), strict=True)
         groups = [{**group, "lr": group["lr"] * (mult or 1.0)} for group, mult in pairs]
     check_groups(resolved, groups, family or family_of(optimizer) or "adam", resolved.parameters)
     warn_of_no_gradient(kernels_without_gradient(resolved))
 
 
-def check_groups(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]], family: str, names: Iterable[str]) -> None:
-    """Refuse groups in which one of these parameters, if it is there at all, does not have the learning rate of the plan."""
+def check_groups(resolved: ResolvedModel, groups: Groups, family: str, names: Iterable[str]) -> None:
+    """Raise MupError unless the named parameters that the groups contain have the plan's learning rates."""
     mults = {resolved.parameters[row.name]: rule_mult(row, family) for row in resolved.plan.rows if row.name in names}
-    if problem := _said(off_plan(groups, mults), {p: repr(name) for name, p in resolved.parameters.items()}):
+    if problem := _first_off_plan(groups, mults, {p: repr(name) for name, p in resolved.parameters.items()}):
         raise MupError(
-            f"The optimizer does not follow the plan. {problem} If it was built before parametrize, or from plain "
-            "model.parameters(), build it with neuralop_mup.MuAdam(model, lr=…) or from "
-            f"neuralop_mup.param_groups(model, lr=…, optimizer={family!r})."
+            f"The optimizer does not follow the plan: {problem}. Build it after parametrize with neuralop_mup.MuAdam(model, "
+            f"lr=…) or from neuralop_mup.param_groups(model, lr=…, optimizer={family!r}). {_REMEDY}"
         )
 
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> None:
-    """Refuse the saved state of an optimizer whose groups are not those of ``optimizer``, or that is of another kind.
+    """Raise MupError unless a saved state fits the optimizer.
 
-    torch compares the numbers of groups and parameters alone, and then takes every learning rate from the file.
+    torch compares only the numbers of groups and parameters, and then loads every learning rate.
 
     Raises
     ------
     MupError
-        If groups differ in number, parameters and their shapes, name, or the multipliers of the rule or of the roles, or
-        lack a number that the optimizer's step reads.
+        If groups differ in number, names, parameters, shapes or multipliers, or do not have all settings of the optimizer.
     """
     optimizer = unwrap_optimizer(optimizer)
     theirs = state.get("param_groups") if isinstance(state, Mapping) else None
     if not isinstance(theirs, list):
-        raise MupError("This is not the state dict of an optimizer (it has no param_groups): save optimizer.state_dict().")
+        raise MupError("The state has no param_groups, so it is not an optimizer's. Save optimizer.state_dict().")
     if problem := _different_groups(optimizer.param_groups, theirs, state.get("state", {})):
         raise MupError(
-            f"This optimizer state belongs to other groups ({problem}): build model and optimizer as they were, with the "
-            "same sizes, base, rule and lr_mult, from neuralop_mup's optimizers or param_groups."
+            f"This optimizer state belongs to other groups: {problem}. Build model and optimizer as for the saved run, with "
+            "the same sizes, base, rule and lr_mult, e.g. neuralop_mup.MuAdam(model, lr=…)."
         )
-    # torch itself fills in settings that are True, False or None by default, in states of its former releases.
+    # For states of its earlier releases, torch adds settings with default True, False or None.
     read = [key for key, value in optimizer.defaults.items() if value is not None and not isinstance(value, bool)]
-    lacking = [key for key in read for group in theirs if key not in group]
-    if lacking:
+    if missing := [key for key in read for group in theirs if key not in group]:
         raise MupError(
-            f"This optimizer state is not of a {type(optimizer).__name__} (its groups have no {lacking[0]!r}): load it into "
-            "the kind of optimizer that it was saved from."
+            f"This state was not saved by {type(optimizer).__name__}: its groups have no {missing[0]!r}. Load it into an "
+            "optimizer of the class that saved it."
         )
 
 
-def _different_groups(
-    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], states: Mapping[Any, Mapping[str, Any]]
-) -> str | None:
-    """What the groups of an optimizer and of a state differ in."""
+def _different_groups(ours: Groups, theirs: Groups, states: Mapping[Any, Mapping[str, Any]]) -> str | None:
+    """Describe the first difference between the groups of an optimizer and of a saved state; None if they fit."""
     if len(ours) != len(theirs):
         return f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
     for group, saved in zip(ours, theirs, strict=True):
@@ -213,23 +205,23 @@ def _different_groups(
             average = states.get(key, {}).get("exp_avg")
             if average is not None and average.shape != p.shape:
                 return f"an average of shape {tuple(average.shape)} in group {own} for a parameter of {tuple(p.shape)}"
-        growing = "mode_mult" in group or group.get("own_rule")  # release 0.3.0 counted depth in another way
-        # Where modes may have grown since, the rule's part is right in its time. What was tuned is not of the time.
-        mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if growing else 1.0) for g in (group, saved)]
+        # Modes may have changed since, and release 0.3.0 counted depth differently: compare only the user's multipliers.
+        is_variable = "mode_mult" in group or group.get("own_rule")
+        mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if is_variable else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):
-            return f"lr_mult of group {group.get('name')!r} is {group.get('lr_mult')}, saved was {saved.get('lr_mult')}"
+            return f"lr_mult of group {group.get('name')!r} is {group.get('lr_mult')}, but {saved.get('lr_mult')} was saved"
     return None
 
 
 def family_of(optimizer: object) -> str | None:
-    """The family of one of torch's own optimizers; a class of somebody else's may be of either."""
+    """Return the family of an optimizer of torch; None for other classes, which may belong to either."""
     if type(optimizer) in (torch.optim.SGD, torch.optim.ASGD):
         return "sgd"
     return "adam" if type(optimizer).__module__.startswith("torch.optim.") else None
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """The optimizer that makes the steps, inside one that has the same groups: accelerate's, Lightning's, SAM's."""
+    """Return the innermost optimizer of a wrapper with the same groups, such as accelerate's, Lightning's or SAM's."""
     groups = getattr(optimizer, "param_groups", ())
     for inner in getattr(optimizer, "__dict__", {}).values():
         if isinstance(inner, torch.optim.Optimizer) and any(a is b for a in inner.param_groups for b in groups):
@@ -237,50 +229,49 @@ def unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def _look(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-    """Warn of an optimizer that trains a parametrized model with learning rates that are not its plan's.
+def _warn_if_off_plan(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    """Warn if a plain optimizer trains a parametrized model, as ``AdamW(model.parameters())`` after ``parametrize``.
 
-    ``AdamW(model.parameters())`` after ``parametrize`` is the likeliest mistake there is, and nothing else in a script shows
-    it. So torch runs this before the step of every optimizer, from the first ``parametrize`` on. It holds neither models nor
-    optimizers: what it has to know stands in the ``infshape`` of the parameters.
+    torch calls this hook before each step of every optimizer, from the first ``parametrize`` on. It keeps no reference to
+    models or optimizers: the ``infshape`` of parameters has the plan's learning rates.
     """
-    # Once for each optimizer, unless there is another plan, or another group, since then.
+    # Check each optimizer once, and again after another plan or another group.
     now = (CopiesShapes.made, len(optimizer.param_groups))
-    is_done = torch.compiler.is_compiling() or getattr(optimizer, _LOOKED_AT, None) in (now, True)
-    is_done = is_done or not all("lr" in group for group in optimizer.param_groups)  # somebody's own calls it otherwise
-    # Of a warm-up from zero the next step says more.
-    if is_done or all(_readable(group["lr"]) and group["lr"] == 0 for group in optimizer.param_groups):
+    if torch.compiler.is_compiling() or getattr(optimizer, _CHECKED, None) in (now, True):
+        return
+    lrs = [group.get("lr") for group in optimizer.param_groups]  # None: an optimizer that has another name for it
+    # In a warm-up from zero, wait for the next step.
+    if any(lr is None for lr in lrs) or all(_readable(lr) and lr == 0 for lr in lrs):
         return
     follows = _follows_its_plan(optimizer)
-    setattr(optimizer, _LOOKED_AT, now if follows else True)
+    setattr(optimizer, _CHECKED, now if follows else True)
     if not follows:
-        warnings.warn(_how_to_build(optimizer), UserWarning, stacklevel=3)  # where step was called
+        warnings.warn(_how_to_build(optimizer), UserWarning, stacklevel=3)  # the line that calls step
 
 
-on_first_plan.append(lambda: register_optimizer_step_pre_hook(_look))
+on_first_plan.append(lambda: register_optimizer_step_pre_hook(_warn_if_off_plan))
 
 
 def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer's learning rates stand in the ratios of the plan, or no plan can be meant."""
+    """Return whether learning rates have the plan's ratios, or the plan does not apply to this optimizer."""
     groups = optimizer.param_groups
     shapes = {p: p.infshape for g in groups for p in g["params"] if isinstance(getattr(p, "infshape", None), MupShape)}
     trained = [p for p, shape in shapes.items() if not shape.frozen and p.requires_grad]
-    # A user who fine-tunes a part of a model chooses its learning rates.
-    is_meant = len(trained) >= max((shapes[p].of for p in trained), default=math.inf)
+    # For part of a trained model, learning rates are the user's choice.
+    is_whole = len(trained) >= max((shapes[p].of for p in trained), default=math.inf)
     is_readable = all(_readable(group["lr"]) for group in groups)
     is_scaled = any(shape.adam_lr != 1 or shape.sgd_lr != 1 for shape in shapes.values())
-    if not (is_meant and is_readable and is_scaled) or isinstance(optimizer, torch.optim.LBFGS):  # which finds its scale
+    if not (is_whole and is_readable and is_scaled) or isinstance(optimizer, torch.optim.LBFGS):  # it sets step sizes
         return True
     off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)
-    if any(not off[family] for family in ((known,) if known else FAMILIES)):
-        return True
-    # Groups of param_groups are told of if they are the other family's; their ratios are for follow_plan to watch.
+    # follow_plan watches groups of param_groups, so warn only if they are those of the other family.
     plain = {p for group in groups if "rule_mult" not in group for p in group["params"]}
-    return not plain & shapes.keys() and all(off.values())
+    return not (off[known] if known else all(off.values())) or (all(off.values()) and plain.isdisjoint(shapes))
 
 
 def _how_to_build(optimizer: torch.optim.Optimizer) -> str:
+    """Return the warning, with the line that builds the optimizer under μP."""
     cls, settings = type(optimizer), optimizer.param_groups[0]
     ours = {torch.optim.Adam: "MuAdam", torch.optim.AdamW: "MuAdamW", torch.optim.SGD: "MuSGD"}
     arguments = ["model", f"lr={float(settings['lr']):g}"]
@@ -288,9 +279,8 @@ def _how_to_build(optimizer: torch.optim.Optimizer) -> str:
     if cls not in ours:
         arguments.append(f"impl={cls.__module__.removesuffix('.adamw')}.{cls.__qualname__}")
     return (
-        f"{cls.__name__} trains a parametrized model with learning rates that do not follow its plan, so nothing that was "
-        f"tuned at base carries over to it. Build it as neuralop_mup.{ours.get(cls, 'MuAdam')}({', '.join(arguments)}), or "
-        f"from neuralop_mup.param_groups(model, lr=…, optimizer={family_of(optimizer) or 'adam'!r}), where lr is the "
-        "learning rate at base. For the standard parametrization pass rule='standard' to parametrize. (Said once for each "
-        "optimizer.)"
+        f"{cls.__name__}'s learning rates do not follow its model's plan, so settings tuned at base do not transfer. Build "
+        f"neuralop_mup.{ours.get(cls, 'MuAdam')}({', '.join(arguments)}), or use neuralop_mup.param_groups(model, lr=…, "
+        f"optimizer={family_of(optimizer) or 'adam'!r}), with lr the learning rate at base. For the standard "
+        "parametrization, call parametrize(model, rule='standard')."
     )

@@ -19,7 +19,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     Parameters
     ----------
     model : torch.nn.Module
-        A model of known layers, parametrized or not.
+        A model of supported layers, parametrized or not.
     clip_value : float
         Largest magnitude of real and imaginary parts.
 
@@ -41,23 +41,21 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     True
     """
     check_positive("clip_value", clip_value, finite=False)
-    for parameter in _kernels(look_through(model)):
-        if parameter is not None and (grad := parameter.grad) is not None:
-            if grad.is_complex():  # a conjugated gradient is a view with the same bounds
-                grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)
-            grad.clamp_(-clip_value, clip_value)
-
-
-def _kernels(model: nn.Module) -> list[nn.Parameter | None]:
+    model = look_through(model)
     names = list(kernels_and_axes(model))
     if not names:
         raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
     try:
         # get_parameter would return only the active part of an incremental kernel.
         parts = [name.rpartition(".") for name in names]
-        return [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
+        parameters = [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
     except (AttributeError, KeyError):
         raise MupError(
-            f"The parameters of this {type(model).__name__} changed after parametrize ({names[0]!r} or another kernel was "
-            "removed). Parametrize the finished model."
+            f"{names[0]!r} or another kernel of this {type(model).__name__} was removed after parametrize. Call parametrize "
+            "on the finished model."
         ) from None
+    for parameter in parameters:
+        if parameter is not None and (grad := parameter.grad) is not None:
+            if grad.is_complex():  # the bounds are symmetric, so the conjugate of a conjugated gradient works
+                grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)
+            grad.clamp_(-clip_value, clip_value)

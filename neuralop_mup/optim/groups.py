@@ -1,4 +1,4 @@
-"""A plan as an optimizer's param groups, and the three usual optimizers made of them: Adam, AdamW, SGD."""
+"""Param groups from a plan, and Adam, AdamW and SGD built from them."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,10 +16,9 @@ from neuralop_mup.optim.lr_hooks import attach_lr_hooks
 from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
-_UPDATES = {"adam": "do not scale", "sgd": "scale"}
-_BUILDERS = {"adam": "MuAdam", "sgd": "MuSGD"}
+Builder = Callable[..., torch.optim.Optimizer]
 
-# torch's optimizers that add weight decay to the gradient before they divide it by its size.
+# Optimizers of torch that add weight decay to the gradient before they normalize it.
 _COUPLED = (
     torch.optim.Adam,
     torch.optim.NAdam,
@@ -39,37 +38,36 @@ def param_groups(
     weight_decay: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Param groups that give each parameter its μP learning rate, for any optimizer of that family.
+    """Return param groups with each parameter's μP learning rate, for any optimizer of one family.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     lr : float
-        The learning rate at base: what was tuned on the proxy.
+        Learning rate at base, tuned on the proxy.
     optimizer : {"adam", "sgd"}, default "adam"
         Family. ``adam``: updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion, …). ``sgd``: they
-        do (SGD, momentum); the width rule alone, since the paper's mode rule is for Adam.
+        do (SGD, momentum). SGD uses only the width rule, because the paper's mode rule is for Adam.
     weight_decay : float, optional
-        At base. Each group's is divided by the rule's factor, so that lr · weight_decay is what it is at base
-        (independent decay: under a decoupled optimizer such as AdamW every weight shrinks at the rate it does at base).
-        If not given, groups carry none and the optimizer's own applies to each as it stands.
+        Weight decay at base. Decay is independent: each group's is divided by the rule's factor, so lr · weight_decay is
+        equal in all groups. By default groups have none, and the optimizer's applies.
     lr_mult : mapping, optional
-        Multipliers of the learning rate by role, e.g. ``{"spectral": 2.0}``, on top of the rule. What does not grow takes
-        none.
+        Additional learning-rate multipliers by role, e.g. ``{"spectral": 2.0}``. They do not affect layers that do not
+        grow.
 
     Returns
     -------
     list of dict
-        One group for each distinct setting, in a fixed order, with keys ``params``, ``name`` (its roles), ``lr``,
-        ``lr_mult`` (lr over the base lr), ``rule_mult`` (the rule's part of it) and, where given, ``weight_decay``. At base
-        there is one group. A kernel whose modes may change (the model has ``max_n_modes``) has one of its own, with
-        ``mode_mult`` (see :func:`follow_plan`). (mup's optimizers scale by themselves: give them ``model.parameters()``.)
+        One group per distinct setting, in a fixed order. Keys are ``params``, ``name`` (roles), ``lr``, ``lr_mult`` (lr
+        over the base lr), ``rule_mult`` (the rule's part of it) and, if you pass it, ``weight_decay``. With
+        ``max_n_modes`` each kernel has a separate group with ``mode_mult`` (see :func:`follow_plan`). Do not pass the
+        groups to mup's optimizers: these scale ``model.parameters()`` themselves.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, or a number or role is not usable.
+        If the model is not parametrized, or a number or role is invalid.
 
     Examples
     --------
@@ -94,18 +92,18 @@ def groups_of(
     weight_decay: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """:func:`param_groups` of a model that was read already."""
+    """Return :func:`param_groups` of a resolved model."""
     check_number("lr", lr, tensor=True)
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, tensor=True)
-    # Numbers of NumPy would keep torch.load from reading the optimizer's state.
+    # torch.load would not read a state with numbers of NumPy.
     lr, weight_decay = _plain(lr), _plain(weight_decay)
     multipliers = check_multipliers(lr_mult, "lr_mult")
     growing = resolved.growing if family == "adam" else {}
 
     groups: dict[tuple, dict[str, Any]] = {}
     for row in resolved.plan.rows:
-        # Divided by the inverse rather than multiplied, as mup does, so that the two agree to the last bit.
+        # Divide by the inverse, as mup does, for bitwise equal results.
         divisor = 1 / rule_mult(row, family)
         multiplier, convolution = multipliers.get(row.tuned_as, 1.0), growing.get(row.name)
         settings: dict[str, Any] = {
@@ -129,11 +127,12 @@ def groups_of(
 
 
 def _plain(value: Any) -> Any:
+    """Convert a number of NumPy to a float."""
     return value if value is None or isinstance(value, torch.Tensor) else float(value)
 
 
 def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups, of which those with one name are told apart by numbers behind it."""
+    """Append a number to the names that several groups share."""
     names = [group["name"] for group in groups]
     for i, (group, name) in enumerate(zip(groups, names, strict=True)):
         if names.count(name) > 1:
@@ -146,7 +145,7 @@ def MuAdam(
     model: nn.Module,
     lr: float = 1e-3,
     *,
-    impl: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+    impl: Builder = torch.optim.Adam,
     weight_decay: float = 0.0,
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
@@ -158,30 +157,29 @@ def MuAdam(
     model : torch.nn.Module
         A parametrized model.
     lr : float, default 1e-3
-        Learning rate at base. torch's Adam moves the real and the imaginary part of a kernel by lr each, neuralop's
-        AdamW its modulus: a learning rate tuned with one does not carry over to the other.
+        Learning rate at base. It does not transfer between torch's Adam and neuralop's AdamW: for complex weights, torch
+        normalizes real and imaginary parts separately, and neuralop the modulus.
     impl : callable, default torch.optim.Adam
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``. A ``functools.partial`` may
-        set all but lr and weight_decay, which belong to the groups.
+        set everything except ``lr`` and ``weight_decay``.
     weight_decay : float, default 0.0
-        At base (see :func:`param_groups`). It is independent of width only where ``impl`` decouples it: torch's Adam
-        adds it to the gradient and then normalises both, so that its effect grows with width. A warning says so; use
-        :func:`MuAdamW`.
+        Weight decay at base (see :func:`param_groups`). Its effect grows with width if ``impl`` does not decouple it, as
+        in torch's Adam, and a warning reports this. Prefer :func:`MuAdamW`.
     lr_mult : mapping, optional
-        Multipliers of the learning rate by role.
+        Learning-rate multipliers by role.
     **kwargs
-        Passed on: ``betas``, ``eps``, … (torch's ``fused=True`` takes no complex kernels.)
+        Arguments of ``impl``: ``betas``, ``eps``, … torch does not support ``fused=True`` for complex kernels.
 
     Returns
     -------
     torch.optim.Optimizer
-        What ``impl`` returns.
+        The optimizer that ``impl`` builds.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
-        lr or weight_decay.
+        If the model is not parametrized, a number or argument is invalid, ``impl`` belongs to the other family, or ``impl``
+        is a partial that sets ``lr`` or ``weight_decay``.
 
     Examples
     --------
@@ -197,13 +195,13 @@ def MuAdam(
     >>> from neuralop.training import AdamW
     >>> optimizer = nm.MuAdam(model, lr=8e-3, impl=AdamW, weight_decay=1e-4)
     """
-    built = _built(model, impl, lr, "adam", weight_decay, lr_mult, kwargs)
-    # Newer AdamWs are Adams, too, and say that they decouple.
+    built = _build(model, impl, lr, "adam", weight_decay, lr_mult, kwargs)
+    # In newer versions of torch, AdamW is a subclass of Adam.
     coupled = isinstance(built, _COUPLED) and not isinstance(built, torch.optim.AdamW)
     if weight_decay and coupled and not any(group.get("decoupled_weight_decay") for group in built.param_groups):
         warnings.warn(
-            f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalises both, so its effect "
-            "changes with width: use MuAdamW for decay that transfers.",
+            f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalizes both, so its effect "
+            f"changes with width. Use neuralop_mup.MuAdamW(model, lr=…, weight_decay={weight_decay:g}).",
             stacklevel=3,
         )
     return built
@@ -214,33 +212,32 @@ def MuAdamW(
     model: nn.Module,
     lr: float = 1e-3,
     *,
-    impl: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    impl: Builder = torch.optim.AdamW,
     weight_decay: float = 1e-2,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
-    """AdamW, or any ``impl`` like it, with μP learning rates and independent weight decay.
+    """AdamW, or a similar ``impl``, with μP learning rates and independent weight decay.
 
     Parameters
     ----------
     model, lr
-        As for :func:`MuAdam`.
+        See :func:`MuAdam`.
     impl : callable, default torch.optim.AdamW
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
     weight_decay : float, default 0.01
-        At base (see :func:`param_groups`).
+        Weight decay at base (see :func:`param_groups`).
     **kwargs
-        As for :func:`MuAdam`, ``lr_mult`` included.
+        Further arguments of :func:`MuAdam`, including ``lr_mult``.
 
     Returns
     -------
     torch.optim.Optimizer
-        What ``impl`` returns.
+        The optimizer that ``impl`` builds.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
-        lr or weight_decay.
+        In the same cases as :func:`MuAdam`.
 
     Examples
     --------
@@ -259,35 +256,34 @@ def MuSGD(
     model: nn.Module,
     lr: float = 1e-3,
     *,
-    impl: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+    impl: Builder = torch.optim.SGD,
     weight_decay: float = 0.0,
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
     """SGD, or any SGD-like ``impl``, with μP learning rates.
 
-    They follow the width rule alone, since the mode rules are for Adam: parametrize with ``rule="none"`` for SGD, or
-    the kernels' initialisation alone follows the modes.
+    SGD uses only the width rule, because the mode rules are for Adam. Parametrize with ``rule="none"`` for SGD; otherwise
+    only the initialization of kernels depends on modes.
 
     Parameters
     ----------
     model, lr, weight_decay, lr_mult
-        As for :func:`MuAdam`.
+        See :func:`MuAdam`.
     impl : callable, default torch.optim.SGD
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer.
     **kwargs
-        Passed on: ``momentum``, ``nesterov``, …
+        Arguments of ``impl``: ``momentum``, ``nesterov``, …
 
     Returns
     -------
     torch.optim.Optimizer
-        What ``impl`` returns.
+        The optimizer that ``impl`` builds.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, a number is not usable, or ``impl`` is of the other family, or a partial that sets
-        lr or weight_decay.
+        In the same cases as :func:`MuAdam`.
 
     Examples
     --------
@@ -296,59 +292,58 @@ def MuSGD(
     >>> model = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 16}, rule="none")
     >>> optimizer = nm.MuSGD(model, lr=0.1, momentum=0.9)
     """
-    return _built(model, impl, lr, "sgd", weight_decay, lr_mult, kwargs)
+    return _build(model, impl, lr, "sgd", weight_decay, lr_mult, kwargs)
 
 
-def _built(
+def _build(
     model: nn.Module,
-    impl: Callable[..., torch.optim.Optimizer],
+    impl: Builder,
     lr: float,
     family: str,
     weight_decay: float,
     lr_mult: Mapping[str, float] | None,
     kwargs: Mapping[str, Any],
 ) -> torch.optim.Optimizer:
-    """What ``impl`` makes of the plan's groups, held to the plan."""
+    """Build the optimizer from the plan's groups, and attach the hooks that keep it on the plan."""
     for key in ("lr", "weight_decay"):
         if isinstance(impl, partial) and key in impl.keywords:
             raise MupError(
-                f"impl is a partial with {key}={impl.keywords[key]!r}, which every group's own {key}, scaled by the plan, "
-                f"would replace: leave it out of the partial and give {key}={impl.keywords[key]!r} beside impl."
+                f"impl is a partial with {key}={impl.keywords[key]!r}, which the {key} of each group would replace. Pass "
+                f"{key}={impl.keywords[key]!r} as an argument next to impl."
             )
     resolved = resolve(model)
     groups = groups_of(resolved, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
     try:
         optimizer = impl(groups, lr=_plain(lr), **kwargs)
-    except (TypeError, ValueError) as error:  # of a name, of a number, or, as LBFGS, of groups
+    except (TypeError, ValueError) as error:  # an argument, or the groups: LBFGS supports none
         check_names([name for name in kwargs if repr(name) in str(error)], MuAdam, impl)
         raise MupError(
-            f"{getattr(impl, '__name__', 'impl')} does not take the plan's param groups, or not these arguments: {error}. "
-            "Give an optimizer that takes groups, and arguments of its own."
+            f"{getattr(impl, '__name__', 'impl')} does not accept param groups or these arguments: {error}. Pass an "
+            "optimizer that supports several groups, such as impl=torch.optim.AdamW, and its arguments."
         ) from error
     theirs = family_of(optimizer)
     if theirs not in (None, family):
         raise MupError(
-            f"These learning rates are for updates that {_UPDATES[family]} with the gradient, and those of torch's "
-            f"{type(optimizer).__name__} {_UPDATES[theirs]}: use neuralop_mup.{_BUILDERS[theirs]}(model, lr=…, impl=…), "
-            "with a learning rate that was tuned for it."
+            f"{type(optimizer).__name__} belongs to the family {theirs!r}, but its learning rates are for {family!r}. Use "
+            f"neuralop_mup.{'MuSGD' if theirs == 'sgd' else 'MuAdam'}(model, lr=…, impl=…) with a rate tuned for it."
         )
-    if hasattr(optimizer, "register_step_pre_hook"):  # what ``impl`` returns may be a wrapper of its own kind
+    if hasattr(optimizer, "register_step_pre_hook"):  # impl may return a wrapper without hooks
         attach_lr_hooks(resolved, optimizer, family)
-        optimizer.register_load_state_dict_pre_hook(_take_state)
-        optimizer.register_load_state_dict_post_hook(_bring_to_precision)
+        optimizer.register_load_state_dict_pre_hook(_check_state)
+        optimizer.register_load_state_dict_post_hook(_convert_averages)
     return optimizer
 
 
-def _bring_to_precision(optimizer: torch.optim.Optimizer) -> None:
-    """Averages of complex parameters in these parameters' precision: torch does so for real ones alone."""
+def _convert_averages(optimizer: torch.optim.Optimizer) -> None:
+    """Convert averages of complex parameters to the parameters' precision. torch converts only real ones."""
     for p, state in optimizer.state.items():
         for name, value in state.items() if p.is_complex() else ():
             if torch.is_tensor(value) and value.is_complex():
                 state[name] = value.to(p.dtype)
 
 
-def _take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state to load, checked. How its steps were computed is not taken over: 0.2.0 had ``fused`` for complex kernels."""
+def _check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a state before loading. Keep our ``fused``: 0.2.0 saved True, which complex kernels do not support."""
     check_optimizer_state(optimizer, state)
     pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
     groups = [{**renamed(saved), **({"fused": ours["fused"]} if "fused" in ours else {})} for saved, ours in pairs]

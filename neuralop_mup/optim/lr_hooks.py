@@ -12,41 +12,41 @@ from neuralop_mup.core.rebuild import active_modes
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import LR_HOOKS, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.optim.learning_rate import unscheduled_lr
-from neuralop_mup.optim.resolved_model import ResolvedModel, present_plan, resolve, rule_mult
+from neuralop_mup.optim.resolved_model import Groups, ResolvedModel, parameters_of, present_plan, resolve, rule_mult
 from neuralop_mup.torch_private import not_compiled
 
-# Keys of a step's own groups that the optimizer's groups do not take over: the factors are in ``lr`` there.
-_OF_THE_STEP = ("lr", "weight_decay", "mode_mult", "learned_mult")
+# Keys that are not copied back from the groups of a step view: its ``lr`` includes the factors.
+_STEP_ONLY = ("lr", "weight_decay", "mode_mult", "learned_mult")
 
 
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
     """Keep an optimizer on its model's plan at every step. The optimizers of neuralop_mup call it themselves.
 
-    A hook on ``optimizer.step`` does two things. (1) A kernel's learning rate follows the modes that its convolution has at
-    that step (``model.n_modes = …``, ``IncrementalFNOTrainer``): the group's ``mode_mult`` is updated and applied for the
-    step only. ``lr`` stays with the schedulers, and weight decay stays independent. (2) If learning rates no longer have the
-    plan's ratios (a scheduler that sets absolute values), a warning names the group, once.
+    A hook on ``optimizer.step`` does two things:
 
-    Call it if you built the optimizer from :func:`~neuralop_mup.param_groups`, and after copying or unpickling an optimizer,
-    which loses every hook (``load_state_dict`` keeps them). An optimizer may hold several models: call it for each. If an
-    optimizer wraps another one (accelerate's, Lightning's), the inner one gets the hooks.
+    1. It adapts each kernel's learning rate to the current modes (``model.n_modes = …``, ``IncrementalFNOTrainer``). It
+       updates the group's ``mode_mult`` and applies it during the step. ``lr`` does not change, and weight decay stays
+       independent.
+    2. It warns once if learning rates lose the plan's ratios, e.g. because a scheduler sets absolute values.
+
+    Call it if you build the optimizer from :func:`~neuralop_mup.param_groups`, and after copying or unpickling an optimizer,
+    which removes hooks (``load_state_dict`` keeps them). If an optimizer trains several models, call it for each. If it
+    wraps another one (accelerate's, Lightning's), the inner one gets the hooks.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     optimizer : torch.optim.Optimizer
-        Built from :func:`~neuralop_mup.param_groups` of this model, or from some of these groups.
+        An optimizer of all or some of this model's :func:`~neuralop_mup.param_groups`.
     family : {"adam", "sgd"}, optional
-        The family that the groups were made for; SGD has no mode rule. By default torch's SGD is recognised by its class,
-        and other optimizers count as Adam-like.
+        Family of the groups. The default is "sgd" for torch's SGD and ASGD, otherwise "adam". SGD has no mode rule.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, or the optimizer's groups are not this model's. Later, in ``optimizer.step``, if
-        the rule or neuralop cannot use the modes that were set, or kernels of one group changed differently (build the model
-        with ``max_n_modes``, which gives each kernel its own group).
+        If the model is not parametrized, or the groups belong to another model. In ``optimizer.step``, if modes are
+        invalid, or kernels of one group changed differently (build the model with ``max_n_modes`` for separate groups).
 
     Examples
     --------
@@ -61,16 +61,16 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
 
 
 def attach_lr_hooks(resolved: ResolvedModel, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
-    """Do what :func:`follow_plan` does, for a resolved model."""
+    """Implement :func:`follow_plan` for a resolved model."""
     optimizer = unwrap_optimizer(optimizer)
     if not hasattr(optimizer, "register_step_pre_hook"):
-        raise MupError(f"{type(optimizer).__name__} takes no step hooks: pass a torch.optim.Optimizer.")
+        raise MupError(f"{type(optimizer).__name__} does not support step hooks. Pass a torch.optim.Optimizer.")
     family = family or family_of(optimizer) or "adam"
-    if not {*resolved.parameters.values()} & {p for group in optimizer.param_groups for p in group["params"]}:
+    if {*resolved.parameters.values()}.isdisjoint(parameters_of(optimizer.param_groups)):
         raise MupError(
-            "The optimizer holds no parameter of this model: build it from neuralop_mup.param_groups(model, lr=…)."
+            "The optimizer contains no parameter of this model. Build it from neuralop_mup.param_groups(model, lr=…)."
         )
-    # The ratios at construction, whatever schedulers did since. Those of kernels also change with the modes.
+    # Check the ratios at construction, without kernels, because their ratios change with the modes.
     built = [{**group, "lr": group.get("lr_mult", group["lr"]), "base_lr": 1.0} for group in optimizer.param_groups]
     check_groups(resolved, built, family, resolved.parameters.keys() - resolved.mode_kernels.keys())
     former = getattr(optimizer, LR_HOOKS, None)
@@ -81,29 +81,29 @@ def attach_lr_hooks(resolved: ResolvedModel, optimizer: torch.optim.Optimizer, f
 class LrHooks:
     """The hooks of :func:`follow_plan`. They hold the models; what they decide depends on groups and modes only.
 
-    torch calls ``step`` with the arguments that a pre-hook returns, the optimizer first among them
-    (``tests/optim/test_growing.py`` checks that). So the step runs on a *step view*: another object of the optimizer's class
-    that shares its state and everything else, and has groups of its own with the learning rates of this step. The
-    optimizer's own groups are not touched, so a step that raises leaves nothing to undo, and a scheduler, a copy or a
-    checkpoint finds the user's learning rates at any time. (Changing ``lr`` for the step needs code that runs after a step
-    that raised, and torch has no hook there. Multiplying ``lr`` once, when modes change, does not survive a scheduler of
-    closed form, which writes its own.)
+    torch calls ``step`` with the arguments that a pre-hook returns, and the first is the optimizer (tested in
+    ``tests/optim/test_growing.py``). So the step runs on a *step view*: another object of the same class that shares the
+    state, with separate groups that have the learning rates of this step. The optimizer's groups do not change. If a step
+    raises, there is nothing to undo, and schedulers, copies and checkpoints always see the user's learning rates.
+
+    Two alternatives fail. torch has no hook after a step that raises, to restore ``lr``. And schedulers of closed form
+    overwrite an ``lr`` that is multiplied once.
     """
 
     def __init__(self, models: Sequence[ResolvedModel], optimizer: torch.optim.Optimizer, family: str) -> None:
         self.models, self.family = models, family
         self._convs = [m.model.get_submodule(name) for m in models for name in dict.fromkeys(m.mode_kernels.values())]
         self._key: tuple | None = None
-        # The same objects at each step, because a compiled step or a captured graph was made for them.
+        # Reuse the same objects, because compiled steps and captured graphs refer to them.
         self._step_view = object.__new__(type(optimizer))
         self._groups: dict[int, dict[str, Any]] = {}
-        self._lrs: dict[int, torch.Tensor] = {}  # of groups whose lr is a tensor
+        self._lrs: dict[int, torch.Tensor] = {}  # groups with a tensor as lr
         self._warned = False
-        self._types = [p.dtype for group in optimizer.param_groups for p in group["params"]]
+        self._types = [p.dtype for p in parameters_of(optimizer.param_groups)]
         self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Attach the hooks behind the optimizer's other ones, and in place of former hooks of this kind."""
+        """Attach the hooks after all others of the optimizer, and remove earlier hooks of this class."""
         for handle in getattr(getattr(optimizer, LR_HOOKS, None), "_handles", ()):
             handle.remove()
         self._handles = [
@@ -113,10 +113,10 @@ class LrHooks:
         setattr(optimizer, LR_HOOKS, self)
 
     def mode_mults(self, groups: list[dict[str, Any]]) -> list[float | None]:
-        """Return each group's rule multiplier at the present modes over ``rule_mult``; None where modes do not enter."""
+        """Return each group's rule multiplier at the current modes over ``rule_mult``; None for groups outside the plan."""
         key = (tuple(map(active_modes, self._convs)), *(group.get("rule_mult") for group in groups))
         if key != self._key:
-            # As groups have it, to the last bit.
+            # Invert twice, for the same bits as in groups_of.
             now = {
                 resolved.parameters[row.name]: 1 / (1 / rule_mult(row, self.family))
                 for resolved in self.models
@@ -125,16 +125,15 @@ class LrHooks:
             self._mults, self._key = [_mode_mult(group, now) for group in groups], key
         return self._mults
 
-    @not_compiled  # it would be compiled anew for each number of modes, and contains nothing that is faster compiled
+    @not_compiled  # torch would compile it again for each number of modes, without a gain
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if optimizer is self._step_view:
-            return None  # torch calls hooks again where a subclass's step calls its parent's
+            return None  # torch calls hooks again if the step of a subclass calls its parent's
         groups = optimizer.param_groups
         for resolved in self.models:
             _check_holds(resolved, groups)
-        types = [p.dtype for group in groups for p in group["params"]]
-        former, self._types = self._types, types
-        if types != former and len(types) == len(former):  # the model changed precision, and torch leaves the state as it is
+        former, self._types = self._types, [p.dtype for p in parameters_of(groups)]
+        if self._types != former and len(self._types) == len(former):  # convert the state to the model's new precision
             optimizer.load_state_dict(optimizer.state_dict())
         for resolved in () if self._warned else self.models:
             own = {*resolved.parameters.values()}
@@ -146,25 +145,25 @@ class LrHooks:
                 group["mode_mult"] = mult
         if all(group.get("mode_mult", 1) == group.get("learned_mult", 1) == 1 for group in groups):
             return None
-        of_the_step = [self._for_the_step(i, group) for i, group in enumerate(groups)]
-        vars(self._step_view).update(vars(optimizer), param_groups=of_the_step)
+        step_groups = [self._step_group(i, group) for i, group in enumerate(groups)]
+        vars(self._step_view).update(vars(optimizer), param_groups=step_groups)
         return (self._step_view, *args[1:]), kwargs
 
     @not_compiled
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        """Copy what a step wrote into its view, attributes and entries of groups, and empty the view."""
+        """Copy attributes and entries of groups that the step wrote back from the view, and clear the view."""
         stepped = args[0]
         if stepped is optimizer:
             return
         for group, used in zip(optimizer.param_groups, stepped.param_groups, strict=True):
-            group |= {key: value for key, value in used.items() if key not in _OF_THE_STEP}
+            group |= {key: value for key, value in used.items() if key not in _STEP_ONLY}
             used.clear()
         vars(optimizer).update((key, value) for key, value in vars(stepped).items() if key != "param_groups")
         vars(stepped).clear()
 
-    def _for_the_step(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
-        """Return group ``i`` with the settings of its next step. Decay is independent: the factor is divided out."""
-        # depth_mult stays a factor in the view: the first step sets it.
+    def _step_group(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
+        """Return group ``i`` with its effective settings. Weight decay is independent of ``mode_mult``."""
+        # MuSOAP's first step sets depth_mult, so it is not applied here.
         own, lr = self._groups.setdefault(i, {}), unscheduled_lr({**group, "depth_mult": 1.0})
         if isinstance(lr, torch.Tensor) and not lr.requires_grad:
             lr = self._lrs.setdefault(i, lr).copy_(lr)
@@ -174,21 +173,21 @@ class LrHooks:
         return own
 
 
-def _check_holds(resolved: ResolvedModel, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raise MupError if a step would move tensors that are not the model's."""
+def _check_holds(resolved: ResolvedModel, groups: Groups) -> None:
+    """Raise MupError if the model no longer uses the optimizer's tensors."""
     name, first = next(iter(resolved.parameters.items()))
     if hasattr(first, "sharded_away"):
         raise MupError(
             "The model was sharded after this optimizer was built, so a step would change nothing. Build the optimizer "
-            "after shard."
+            "after neuralop_mup.shard(model)."
         )
     module, _, own = name.rpartition(".")
     if getattr(resolved.model.get_submodule(module), own, first) is first:
         return
-    if {*resolved.model.parameters()}.isdisjoint(p for group in groups for p in group["params"]):
+    if {*resolved.model.parameters()}.isdisjoint(parameters_of(groups)):
         raise MupError(
-            "The model has other tensors than those that this optimizer holds (load_state_dict(assign=True) replaces them), "
-            "so a step would change nothing. Load without assign, or build the optimizer afterwards."
+            "The model's tensors were replaced after this optimizer was built, e.g. by load_state_dict(assign=True), so a "
+            "step would change nothing. Load without assign, or build the optimizer afterwards."
         )
 
 
@@ -198,8 +197,7 @@ def _mode_mult(group: Mapping[str, Any], now: Mapping[nn.Parameter, float]) -> f
     mults = [now[p] / group["rule_mult"] for p in group["params"] if p in now] or [1.0]
     if not math.isclose(min(mults), max(mults), rel_tol=1e-9):
         raise MupError(
-            "The modes of a convolution changed, and with them its kernel's learning rate. But the kernel shares the "
-            f"optimizer's group {group.get('name')!r} with parameters whose learning rates did not change. Build the model "
-            "with max_n_modes=…, which gives each kernel its own group."
+            f"Modes changed, so parameters of the group {group.get('name')!r} need different learning rates. Build the "
+            "model with max_n_modes=…, which gives each kernel a separate group."
         )
     return max(mults)

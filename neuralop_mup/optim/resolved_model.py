@@ -1,10 +1,8 @@
-"""A parametrized model, read once: what groups, optimizers and checks of optimizers are made from.
+"""Read a parametrized model once, for param groups, optimizers and checks.
 
-Modes may change while a model trains. Under ``max_n_modes`` a kernel holds more modes than it uses; the active ones,
-``n_modes`` of its own convolution, may change at any time. K of the rule is what is active: idle modes get no gradient and
-leave no trace in the features. Init is κ at the modes active in ``parametrize``, for the whole tensor, and is never touched
-again: weights belong to training. So only learning rates move; they are a function of the present modes, not of the way
-there.
+Modes may change in training. With ``max_n_modes`` a kernel has more modes than its convolution's ``n_modes``, the active
+ones. K in the rules counts active modes, because others have no gradient and no effect. Only learning rates follow changes
+of modes, and they depend only on the current modes. The initialization uses the modes active in ``parametrize``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +24,10 @@ from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
 
-# Of optimizers whose updates do not scale with the gradient, and of those whose do.
+# Optimizers with updates that do not scale with the gradient, and with updates that do.
 FAMILIES = ("adam", "sgd")
+
+Groups = Sequence[Mapping[str, Any]]  # an optimizer's param groups, only read
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,20 +35,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """A parametrized model and what its plan says of it now: whoever builds an optimizer reads the model once, into this.
+    """A parametrized model and its plan at the current modes.
 
     Attributes
     ----------
     model : torch.nn.Module
-        The bare model, without its wrappers.
+        The model without wrappers.
     plan : Plan
-        Its plan, with learning rates at the modes that are active now.
+        Its plan, with learning rates at the active modes.
     parameters : mapping of str to torch.nn.Parameter
-        By name, in the order of the plan's rows.
+        Parameters by name, in the order of the plan's rows.
     mode_kernels : mapping of str to str
-        Parameters whose learning rate depends on modes, with the name of the convolution that each belongs to.
+        Names of parameters with mode axes, and of their convolutions.
     growing : mapping of str to str
-        Those of them whose modes may change in training.
+        The subset of ``mode_kernels`` with modes that may change in training and affect learning rates.
     """
 
     model: nn.Module
@@ -59,64 +59,68 @@ class ResolvedModel:
 
 
 def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ResolvedModel:
-    """Read a parametrized model.
+    """Return a parametrized model with its plan, after checks.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model, wrapped or not.
     optimizer : torch.optim.Optimizer, optional
-        One that exists: what it holds besides was added to both after parametrize, and is no matter of the plan's.
+        An existing optimizer. It may contain parameters that were added to the model after ``parametrize``.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, its parameters changed since, its weights are still to be drawn, or it has modes
-        that cannot be used.
+        If the model is not parametrized, its parameters changed afterwards, its weights are not initialized yet, or its
+        modes are invalid.
     """
     if not isinstance(model, nn.Module):
         raise MupError(
-            f"An optimizer under μP needs the model, and got {type(model).__name__}. Pass the model itself, not its "
-            "parameters: only the model has the plan. If a framework builds the optimizer, return "
+            f"An optimizer under μP needs the model, which has the plan, but got {type(model).__name__}. Pass the model "
+            "itself, not its parameters. If a framework builds the optimizer, return "
             "neuralop_mup.optimizer(model, name='musoap') from its hook, such as configure_optimizers."
         )
     plan, bare = get_plan(model), unwrap(model)
     parameters = dict(bare.named_parameters())
     names = [row.name for row in plan.rows]
-    held = {p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]}
+    held = {*parameters_of(getattr(optimizer, "param_groups", ()))}
     if changed := {name for name in parameters.keys() ^ set(names) if parameters.get(name) not in held}:
         raise MupError(
-            f"The model's parameters changed after parametrize ({min(changed)!r} was added, removed or tied): parametrize "
-            "the finished model, and keep one tensor a name. A part that comes later is handed over to the optimizer that "
-            "exists, by optimizer.add_param_group."
+            f"The model's parameters changed after parametrize: {min(changed)!r} was added, removed or tied. Call "
+            "parametrize on the finished model. Pass parameters that you add later to optimizer.add_param_group(…)."
         )
-    for row in plan.rows:  # a kernel's has the modes that are active
-        if row.role != "spectral" and tuple(parameters[row.name].shape) != row.shape:
+    for row in plan.rows:
+        shape = tuple(parameters[row.name].shape)
+        if len(shape) != len(row.shape) or (row.role != "spectral" and shape != row.shape):  # kernels: active shape
             raise MupError(
-                f"{row.name!r} has the shape {tuple(parameters[row.name].shape)} and had {row.shape} in parametrize: "
-                "parametrize the finished model, with layers as they are to be trained."
+                f"{row.name!r} has shape {shape}, but had {row.shape} in parametrize. Call "
+                "parametrize on the finished model."
             )
-    # An optimizer that is built too early would hold tensors that are not the model's any more.
+    # Initialization replaces tensors, so an optimizer that exists before would hold old ones.
     if status_of(bare) is WeightsStatus.FRESH or any(p.is_meta for p in parameters.values()):
         raise MupError(
-            "The weights are still to be drawn: call neuralop_mup.initialize(model), or load them, before building the "
-            "optimizer; where the model is on the meta device call model.to_empty(device=…) before."
+            "The weights are not initialized yet. Call neuralop_mup.initialize(model), or load them, before you build the "
+            "optimizer. On the meta device, call model.to_empty(device=…) first."
         )
     of_modes = [row for row in plan.rows if row.size is not None and row.size.modes and not row.fixed]
     kernels = {row.name: row.owner for row in of_modes if hasattr(bare.get_submodule(row.owner), "n_modes")}
     both = {torch.float64, torch.complex64}
     if half := [name for name, row in kernels.items() if {p.dtype for p in bare.get_submodule(row).parameters()} >= both]:
         raise MupError(
-            f"The kernel {half[0]!r} is complex64 beside weights in float64, which neuralop cannot apply to its inputs, "
-            "for model.double() leaves complex parameters as they are: convert them, p.data = p.data.to(torch.complex128)."
+            f"The kernel {half[0]!r} is complex64, but other weights are float64: model.double() does not convert complex "
+            "parameters. neuralop cannot apply it. Convert it: p.data = p.data.to(torch.complex128)."
         )
-    reads_modes = plan.rule not in ("none", "standard")
-    growing = {name: kernels[name] for name in _growing(bare, kernels)} if reads_modes else {}
+    growing = {} if plan.rule in ("none", "standard") else _growing(bare, kernels)
     return ResolvedModel(bare, present_plan(bare, plan), {name: parameters[name] for name in names}, kernels, growing)
 
 
+def parameters_of(groups: Groups) -> list[Any]:
+    """Return the parameters of all groups."""
+    return [p for group in groups for p in group["params"]]
+
+
 def needs_model(build: Callable[P, T]) -> Callable[P, T]:
-    """Refuse ``build(params=…)``, the call of some frameworks, with the error that explains what to write instead."""
+    """Decorate ``build(model, …)`` so that ``build(params=…)``, a call of frameworks, raises :func:`resolve`'s error."""
 
     @wraps(build)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -127,34 +131,37 @@ def needs_model(build: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
-def _growing(model: nn.Module, kernels: Mapping[str, str]) -> list[str]:
-    """Kernels whose modes may change in training: built with ``max_n_modes``, or using part of it.
+def _growing(model: nn.Module, kernels: Mapping[str, str]) -> dict[str, str]:
+    """Return the kernels with modes that may change in training.
 
-    It depends on how the model was built, not on how far it has grown, so that a resumed run has the same groups.
+    These are kernels built with ``max_n_modes``, and kernels that use part of their modes. A model that has grown gives the
+    same result, so a resumed run has the same groups.
     """
     declared = tuple(
         f"{name}.convs.".removeprefix(".")
         for name, module in model.named_modules()
         if isinstance(getattr(module, "convs", None), nn.ModuleList) and getattr(module, "max_n_modes", None) is not None
     )
-    return [name for name, owner in kernels.items() if name.startswith(declared) or _uses_part(model.get_submodule(owner))]
+    return {
+        name: owner for name, owner in kernels.items() if name.startswith(declared) or _uses_part(model.get_submodule(owner))
+    }
 
 
 def _uses_part(conv: Any) -> bool:
-    is_legacy = getattr(conv, "incremental_n_modes", None) is not None  # the legacy convolution's name for it
+    """Return whether a convolution uses part of its modes; the legacy one has ``incremental_n_modes``."""
+    is_legacy = getattr(conv, "incremental_n_modes", None) is not None
     return is_legacy or as_tuple(getattr(conv, "max_n_modes", None) or conv.n_modes) != as_tuple(conv.n_modes)
 
 
 def present_plan(model: nn.Module, plan: Plan) -> Plan:
-    """The plan of a bare model with its learning rates at the modes that each convolution has now.
+    """Return the plan of a bare model, with learning rates at the current modes.
 
-    Equal to the stored plan, bit for bit, while modes are as they were in ``parametrize``. ``init_mult`` stays what was
-    applied then.
+    It is the stored plan while modes are unchanged. ``init_mult`` never changes.
 
     Raises
     ------
     MupError
-        If the modes cannot be used: above ``max_n_modes``, or K = 0 on an axis, or K = 1 on all under ``log-modes``.
+        If modes exceed ``max_n_modes``, K is 0 on an axis, or K is 1 on all axes under ``log-modes``.
     """
     found: dict[str, ParameterInfo] = {}
     for owner in dict.fromkeys(row.owner for row in plan.rows if row.tuned_as == "spectral"):
@@ -174,19 +181,19 @@ def present_plan(model: nn.Module, plan: Plan) -> Plan:
 
 
 def _check_modes(name: str, conv: nn.Module) -> None:
-    """What neuralop's setter of ``n_modes`` takes without a look."""
+    """Raise MupError for values of ``n_modes`` that neuralop's setter accepts but cannot use."""
     order, modes = getattr(conv, "order", None), getattr(conv, "n_modes", None)
     if not (isinstance(order, int) and isinstance(modes, Sequence)):
         return
     if len(modes) != order or not all(isinstance(n, Integral) and int(n) >= 1 for n in modes):
         raise MupError(
-            f"n_modes of {name!r} was set to what stores {list(modes)} modes, but it needs one whole number of at "
-            f"least 1 for each of its {order} axes: set n_modes to a tuple of {order}."
+            f"n_modes of {name!r} stores {list(modes)} modes, but each of the {order} axes needs a whole number of at least "
+            f"1. Set n_modes to a tuple of {order} numbers."
         )
 
 
 def rule_mult(row: ParamPlan, family: str) -> float:
-    """The rule's factor on a learning rate, for optimizers of one of the :data:`FAMILIES`."""
+    """Return the rule's factor on a learning rate, for one of the :data:`FAMILIES`."""
     if family not in FAMILIES:
-        raise MupError(f"There is no optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
+        raise MupError(f"Unknown optimizer family {family!r}: {nearest(str(family), FAMILIES)}")
     return row.lr_mult if family == "adam" else row.sgd_lr_mult

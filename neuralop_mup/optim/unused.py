@@ -3,8 +3,6 @@
 import warnings
 from collections.abc import Iterable
 
-from torch import nn
-
 from neuralop_mup.optim.resolved_model import ResolvedModel
 
 #: Start of the warning.
@@ -12,19 +10,14 @@ NO_GRADIENT = "Fourier kernels receive no gradient"
 
 
 def kernels_without_gradient(resolved: ResolvedModel) -> list[str]:
-    """Return the names of Fourier kernels with no gradient, or with one that is zero.
+    """Return the names of trainable Fourier kernels with no gradient or a zero gradient.
 
-    The list is empty if no other parameter has a gradient, as before the first backward pass. It does not contain frozen
-    kernels. Call it after ``backward``. It waits for the device.
+    The list is empty if no parameter has a gradient. Call it after ``backward``. It waits for the device.
     """
     kernels = {row.name for row in resolved.plan.rows if row.role == "spectral"}
     trained = {name: p for name, p in resolved.parameters.items() if p.requires_grad}
-    idle = [name for name, p in trained.items() if not _has_gradient(p)]
+    idle = [name for name, p in trained.items() if p.grad is None or not (p.grad != 0).any()]
     return [name for name in idle if name in kernels] if len(idle) < len(trained) else []
-
-
-def _has_gradient(p: nn.Parameter) -> bool:
-    return p.grad is not None and bool((p.grad != 0).any())
 
 
 def warn_of_no_gradient(names: Iterable[str], stacklevel: int = 3) -> None:
@@ -32,8 +25,8 @@ def warn_of_no_gradient(names: Iterable[str], stacklevel: int = 3) -> None:
     if names := list(names):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(
-            f"{NO_GRADIENT} and stay untrained: {', '.join(names[:3])}{more}. Usual reasons: the forward pass discards the "
-            "layer's output (layer(x) instead of x = layer(x)), never calls the layer, detaches its output, or multiplies "
-            "it by zero. Correct the forward pass, or call requires_grad_(False) on kernels that you do not train.",
+            f"{NO_GRADIENT} and stay untrained: {', '.join(names[:3])}{more}. Usually the forward pass never calls the "
+            "layer, or discards (layer(x) instead of x = layer(x)), detaches or zeroes its output. Correct it, or call "
+            "requires_grad_(False) on kernels that you do not train.",
             stacklevel=stacklevel,
         )

@@ -416,3 +416,20 @@ def test_a_shared_readout_of_mup_is_its_embedding():
     assert "classify.weight" not in nm.summary(model) and model.classify.width_mult() == 4
     copied = pickle.loads(pickle.dumps(model))
     assert copied.classify.width_mult() == 4
+
+
+class OnGrid(nn.Module):
+    """It keeps a tensor that it was constructed with."""
+
+    def __init__(self, width, grid):
+        super().__init__()
+        self.width, self.fno = width, FNO((8,), 1, 1, width)
+        self.register_buffer("grid", grid)
+
+
+def test_a_base_function_may_make_its_tensors():
+    """It runs on the meta device, where a tensor has no values to compare."""
+    model = nm.parametrize(OnGrid(32, torch.ones(8)), base=lambda: OnGrid(16, torch.ones(8)))
+    assert nm.summary(model)["fno.projection.fcs.1.weight"].lr_mult == 0.5
+    with refused("grid"):
+        nm.parametrize(OnGrid(32, torch.ones(8)), base=lambda: OnGrid(16, torch.ones(4)))

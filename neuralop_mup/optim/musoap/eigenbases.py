@@ -1,14 +1,14 @@
-"""Bases of channels shared by all modes of a layer: eigenvectors of a running mean of Gram matrices.
+"""Bases of channels, shared by all modes of a layer: eigenvectors of a running mean of Gram matrices.
 
-Bases are real because fields are: mode −k of a real kernel has the conjugate block, so Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k
-G_k^H. For complex fields, dropping the imaginary part is a choice. Real bases also halve the cost of a rotation.
+Bases are real. For real fields, mode −k has the conjugate block, so Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. For complex
+fields this is a choice, which halves the cost of a rotation.
 """
 
 from __future__ import annotations
 
 import torch
 
-# Times d: rounding of float32 in sums of d numbers. Directions with smaller eigenvalues are arbitrary.
+# Times d, this is the rounding error of float32 sums of d numbers. Directions with smaller eigenvalues are arbitrary.
 _ROUNDING = 2.0**-22
 
 
@@ -18,26 +18,26 @@ def first_basis(c: torch.Tensor) -> torch.Tensor:
 
 
 def qr_iteration(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return one step of orthogonal iteration, orthonormal((C + ε) Q), ε the rounding of float32; Q itself if C is zero.
+    """Return orthonormal((C + ε) Q), one step of orthogonal iteration with ε the rounding of float32; Q if C is zero.
 
-    On a CPU this is Householder's QR, which takes a third of the time. On other devices it uses products, without
-    synchronization, so that a CUDA graph can capture the step. In float32, errors after 300 steps were 0.98 times those of
-    float64 with either method (Burgers, Korteweg–de Vries, Allen–Cahn, two seeds; single runs 0.91 to 1.07).
+    On a CPU, Householder's QR takes a third of the time. Other devices use products, without synchronization, so that CUDA
+    graphs can capture the step. In float32, errors after 300 steps were 0.98 times those of float64 with either method
+    (Burgers, Korteweg–de Vries, Allen–Cahn, two seeds; single runs 0.91 to 1.07).
     """
     scaled = c / c.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(c.dtype).tiny)
     scaled.diagonal(dim1=1, dim2=2).add_(_ROUNDING * c.shape[-1])
     product = torch.bmm(scaled, q)
     new = torch.linalg.qr(product).Q if c.device.type == "cpu" else orthonormal(product)
-    kept = (c == 0).all(2, keepdim=True).all(1, keepdim=True)
-    return torch.where(kept, q, new)
+    is_zero = (c == 0).all(2, keepdim=True).all(1, keepdim=True)
+    return torch.where(is_zero, q, new)
 
 
 def orthonormal(y: torch.Tensor) -> torch.Tensor:
-    """Return the Q of a QR decomposition of ``y`` (layers, d, d), by matrix products only.
+    """Return Q of the QR decomposition of ``y`` (layers, d, d), by Cholesky QR: Yᵀ Y = L Lᵀ, Q = Y L^(−T).
 
-    Cholesky QR: with Yᵀ Y = L Lᵀ, Q = Y L^(−T). Two rounds with a small shift improve the condition number, two more give
-    full accuracy (Fukaya et al., "Shifted Cholesky QR for computing the QR factorization of ill-conditioned matrices",
-    2020). In float32 it is as accurate as Householder's QR for the inputs of :func:`qr_iteration`.
+    Two rounds with a small shift improve the condition number, and two more give full accuracy. For the inputs of
+    :func:`qr_iteration` in float32, it is as accurate as Householder's QR. Source: Fukaya et al., "Shifted Cholesky QR for
+    computing the QR factorization of ill-conditioned matrices", 2020.
     """
     shift = _ROUNDING * y.shape[-1]
     for own in (shift, shift, 0.0, 0.0):

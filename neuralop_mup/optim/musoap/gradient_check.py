@@ -1,13 +1,13 @@
 """Check before each step that gradients are finite."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.musoap.stacks import local_reals, upcast
+from neuralop_mup.optim.resolved_model import Groups
 from neuralop_mup.torch_private import mul_each_, norm_of_each
 
 CHECKS = ("now", "next", "skip", "off")
@@ -15,19 +15,17 @@ CHECKS = ("now", "next", "skip", "off")
 _HEADROOM = 2.0**10
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-Groups = Sequence[Mapping[str, Any]]
-
 
 class GradientCheck:
     """Check whether all gradients of a step and their squares are finite.
 
-    ``now`` waits for the device and raises before the step. ``next`` and ``skip`` replace all gradients of a bad step by
-    zero and count it, both on the device. ``next`` raises at the first step after a higher count has arrived on the host. A
-    pending transfer is never replaced, so no bad step is missed, however far the device lags. ``off`` checks nothing.
+    ``now`` waits for the device and raises before the step. ``next`` and ``skip`` zero all gradients of a bad step and
+    count it on the device. ``next`` raises at the first step after a higher count arrives on the host. A pending transfer is
+    never replaced, so every bad step is reported, even if the device lags. ``off`` checks nothing.
     """
 
     def __init__(self) -> None:
-        self.count: torch.Tensor | None = None  # number of bad steps, on the device
+        self.count: torch.Tensor | None = None  # bad steps, on the device
         self._reported = 0
         self._count_on_host: torch.Tensor | None = None  # the count, in transfer to the host
         self._ready: torch.cuda.Event | None = None
@@ -35,22 +33,21 @@ class GradientCheck:
     def run(self, groups: Groups) -> None:
         """Check this step's gradients; with ``now`` raise MupError if one is bad on any process."""
         policy = policy_of(groups)
-        if policy == "off":
-            return
         held = [
             (name, p)
             for group in groups
             for name, p in zip(group["param_names"], group["params"], strict=True)
             if p.grad is not None
         ]
-        if not held:
+        if policy == "off" or not held:
             return
         if sparse := [name for name, p in held if p.grad.is_sparse]:
             raise MupError(
-                f"The gradient of {sparse[0]!r} is sparse, but MuSOAP needs dense ones: build its layer with sparse=False."
+                f"The gradient of {sparse[0]!r} is sparse, but MuSOAP needs dense ones. Build its layer with sparse=False."
             )
-        if policy != "now":
-            _own_memory([p for _, p in held])
+        for _, p in held if policy != "now" else ():  # the bits of conjugated, negated and expanded views cannot change
+            if not hasattr(p, "placements") and (p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous()):
+                p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
         grads = local_reals([p.grad for _, p in held])
         fault = _fault(norm_of_each(upcast(grads)))
         for p in [p for _, p in held if hasattr(p, "placements")][:1]:  # all processes raise, or none
@@ -88,10 +85,9 @@ class GradientCheck:
         if new > 0:
             self._reported += new
             raise MupError(
-                f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite, or so large "
-                "that its squares overflow. Its gradients were replaced by zero, and this step was not taken. Check the "
-                "loss and the batch, then lower the learning rate or clip gradients; "
-                'check="now" names the parameter, check="skip" continues.'
+                f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite or too large to "
+                "square, so its gradients were replaced by zero, and this step was not taken. Check the loss and the batch, "
+                'lower the learning rate, or clip gradients. check="now" names the parameter, check="skip" continues.'
             )
 
 
@@ -101,15 +97,8 @@ def policy_of(groups: Groups) -> str:
     return groups[0]["check"] or ("now" if on_cpu else "next")
 
 
-def _own_memory(params: Sequence[Any]) -> None:
-    """Copy gradients that are conjugated, negated or expanded views, so that their bits can be changed."""
-    for p in params:
-        if not hasattr(p, "placements") and (p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous()):
-            p.grad = p.grad.resolve_conj().resolve_neg().contiguous()
-
-
 def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return 0 if all squares are finite, otherwise NaN: one number, for a single synchronization."""
+    """Return 0 if all squares are finite, otherwise NaN, in one number for a single synchronization."""
     device, types = norms[0].device, {x.dtype for x in norms}
     of_types = [_squares(torch.stack([x.to(device) for x in norms if x.dtype == dtype])) for dtype in types]
     faults = [(squares * 0).sum().float() for squares in of_types]
@@ -117,7 +106,7 @@ def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _squares(norms: torch.Tensor) -> torch.Tensor:
-    """Return sums of squares with headroom for sums over many processes and for computations with their averages."""
+    """Return squares of norms, with headroom for sums over processes and for computations with averages."""
     return (norms * _HEADROOM).square()
 
 
@@ -129,6 +118,6 @@ def _raise(grads: Mapping[str, torch.Tensor]) -> None:
     what = "is not finite" if not_finite or not too_large else "is finite, but the sum of its squares overflows"
     more = f", like those of {len(others)} others" if others else ""
     raise MupError(
-        f"The gradient of {first!r} {what}{more}. This step was not taken and nothing changed. Check the loss and the "
-        "batch, then lower the learning rate, clip gradients, or skip the batch."
+        f"The gradient of {first!r} {what}{more}. This step was not taken. Check the loss and the batch, lower the learning "
+        "rate, clip gradients, or skip the batch."
     )

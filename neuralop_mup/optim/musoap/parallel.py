@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.musoap.stacks import PAIR, as_real, local_reals, upcast
+from neuralop_mup.optim.musoap.stacks import PAIR, Members, State, as_real, local_reals, upcast
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
-    """Return the owner of each parameter. The largest come first, each to the process with the least work."""
+    """Assign each parameter to a process: in order of decreasing size, to the process with the least work."""
     loads, owner_of = [0] * world, [0] * len(sizes)
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         owner_of[i] = loads.index(min(loads))
@@ -31,9 +31,9 @@ def check_equal(rates: Sequence[float], steps: int, device: torch.device, group:
     if least != most:
         low, high = max(zip(least[:-1], most[:-1], strict=True), key=lambda ends: ends[1] - ends[0])
         raise MupError(
-            f"The processes of this training have different learning rates (from {low:.3g} to {high:.3g}) or steps (from "
-            f"{least[-1]:.0f} to {most[-1]:.0f}), so their weights would drift apart. Pass the same lr, steps and "
-            "start_error on each; average an error over all processes first."
+            f"Processes have different learning rates (from {low:.3g} to {high:.3g}) or steps (from {least[-1]:.0f} to "
+            f"{most[-1]:.0f}), so their weights would diverge. Pass the same lr, steps and start_error to all processes; "
+            "average an error over them first."
         )
 
 
@@ -44,17 +44,17 @@ def sharded_like(p: Any, x: torch.Tensor) -> Any:
     return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
 
 
-def updated_tensors(p: torch.Tensor, state: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an update changes: two of the parameter's shape, then those of its bases.
+def updated_tensors(p: torch.Tensor, state: State) -> list[torch.Tensor]:
+    """Return the tensors that an update changes: weights and second moments, then bases.
 
-    Momentum is not included, because every process updates it.
+    Every process updates momenta, so they are not included.
     """
     of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
     return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
 
 
-def updated_modes(p: torch.Tensor, state: Mapping[str, Any], layout: str, period: int) -> list[torch.Tensor]:
-    """Return :func:`updated_tensors`, with only the modes that the last step updated in weights and second moments."""
+def updated_modes(p: torch.Tensor, state: State, layout: str, period: int) -> list[torch.Tensor]:
+    """Return :func:`updated_tensors`, restricted to the modes of the last step in weights and second moments."""
     weights, second, *of_bases = updated_tensors(p, state)
     modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
     if modes:
@@ -67,7 +67,7 @@ def updated_modes(p: torch.Tensor, state: Mapping[str, Any], layout: str, period
 
 
 def broadcast_updates(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group: dist.ProcessGroup) -> None:
-    """Copy real tensors from their owners to all processes, in one message per owner and dtype."""
+    """Send real tensors from their owners to all processes, in one message per owner and dtype."""
     of_owner: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
     for owner, tensors in sent:
         for tensor in tensors:
@@ -81,14 +81,14 @@ def broadcast_updates(sent: Iterable[tuple[int, Sequence[torch.Tensor]]], group:
 
 
 def gather_step_scatter(
-    members: Sequence[tuple[Any, str]],
-    states: MutableMapping[Any, dict[str, Any]],
+    members: Members,
+    states: MutableMapping[Any, State],
     sharded: Sequence[str],
-    update: Callable[[Sequence[tuple[torch.Tensor, str]], Mapping], None],
+    update: Callable[[Members, Mapping], None],
 ) -> None:
     """Update sharded parameters: gather each on its owner, update it there, and send the parts back.
 
-    This takes two messages per process. Every process keeps the bases as a whole.
+    This takes two messages per process. Bases are not sharded.
     """
     place = _Placement(members)
     owner_of = owners([p.numel() for p, _ in members], place.world)
@@ -99,7 +99,7 @@ def gather_step_scatter(
         [[place.shape_of(x, rank) for i in mine for x in tensors[i]] for rank in range(place.world)],
     )
     wholes = [torch.cat(pieces, place.axis) for pieces in zip(*to_owner, strict=True)]
-    updated: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}
+    updated: dict[int, tuple[torch.Tensor, State]] = {}
     for i in mine:
         gathered = [(wholes.pop(0), like) for like in tensors[i]]
         p, p_grad, *averages = ((torch.view_as_complex(x) if y.is_complex() else x).to(y.dtype) for x, y in gathered)
@@ -119,17 +119,17 @@ def gather_step_scatter(
 
 
 class _Placement:
-    """Placement of the parameters of one group: sharded along one axis, by one axis of one mesh."""
+    """Placement of one group's parameters: sharded along one axis, over one axis of a mesh."""
 
-    def __init__(self, members: Sequence[tuple[Any, str]]) -> None:
+    def __init__(self, members: Members) -> None:
         first = members[0][0]
         places: list[Any] = [getattr(p, "placements", None) for p, _ in members]
         along = [i for i, place in enumerate(places[0] or ()) if place.is_shard()]
-        is_alone = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
-        if not is_alone or any(place != places[0] for place in places):
+        is_simple = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
+        if not is_simple or any(place != places[0] for place in places):
             raise MupError(
                 f"Parameters of one group are placed as {sorted(set(map(str, places)))}, but must all be sharded along one "
-                "axis of one mesh. Use neuralop_mup.shard or torch's fully_shard."
+                "axis of one mesh. Use neuralop_mup.shard(model) or torch's fully_shard."
             )
         self.axis: int = first.placements[along[0]].dim
         self._group = first.device_mesh.get_group(along[0])
@@ -137,7 +137,7 @@ class _Placement:
         self._like = upcast(local_reals([first]))[0]
 
     def _bounds(self, n: int, rank: int) -> tuple[int, int]:
-        """Return the range of n entries that a process has, as torch.chunk divides them."""
+        """Return a process's range of n entries, as torch.chunk divides them."""
         size = -(-n // self.world)
         return min(rank * size, n), min((rank + 1) * size, n)
 
@@ -147,7 +147,7 @@ class _Placement:
         return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
 
     def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a process's tensors of :func:`updated_tensors`: parts of the first two, the others whole."""
+        """Return a process's parts of :func:`updated_tensors`: the first two are sharded, the others are not."""
         bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
         divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
         return [*divided, *tensors[2:]]
@@ -155,7 +155,7 @@ class _Placement:
     def exchange(
         self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[torch.Tensor]]:
-        """Send a list of tensors to each process in one message, and receive tensors of these shapes."""
+        """Send tensors to each process in one message, and receive tensors of these shapes."""
         flat = [[as_real(x).to(self._like.dtype).reshape(-1) for x in own] for own in outgoing]
         sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
         sizes = [[prod(shape) for shape in own] for own in shapes]

@@ -1,7 +1,6 @@
 """Stack parameters into batches of equal blocks, so that one operator updates all of them.
 
-Tensors of a parameter are viewed as real, with real and imaginary parts on a separate axis and the other axes in a common
-order.
+Tensors are viewed as real, with real and imaginary parts on a separate axis, and the other axes in a common order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +9,20 @@ from typing import Any, NamedTuple
 
 import torch
 
-from neuralop_mup.optim.musoap.update import Averages, Scratch
+from neuralop_mup.optim.musoap.update import Averages, PerAxis, Scratch
 from neuralop_mup.torch_private import copy_each_
 
 # A layout has one letter per axis:
 #   l  independent kernels in one tensor (joint weights)
-#   c  channels that do not mix (separable kernels), each a separate block
-#   b  modes, each a separate block
-#   i  input index, summed over
+#   c  channels that do not mix (separable kernels), one block each
+#   b  modes, one block each
+#   i  input index (summed over)
 #   o  output index
 #   p  real and imaginary part
 PAIR = "p"
 
-Members = Sequence[tuple[torch.Tensor, str]]  # parameters with their layouts
+Members = Sequence[tuple[Any, str]]  # parameters with their layouts
+State = dict[str, Any]  # a parameter's state
 
 # Longer axes keep their coordinates: a decomposition takes d³ operations and the bases d² numbers each.
 MAX_BASIS = 2048
@@ -30,10 +30,10 @@ _PRECISE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
 
 
 class Axes(NamedTuple):
-    """A parameter's axes, without that of pairs, in the order of a batch of blocks."""
+    """A parameter's axes, without the axis of pairs, in the order of a batch of blocks."""
 
     layers: tuple[int, ...]
-    mixed: tuple[int, ...]  # axes of a block, smaller ones first, so that layers from a to b and from b to a fit together
+    mixed: tuple[int, ...]  # axes of a block, smaller ones first: layers from a to b and from b to a have equal shapes
     channels: tuple[int, ...]
     modes: tuple[int, ...]
 
@@ -55,24 +55,23 @@ def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
 
 
 def upcast_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype for averages of a tensor: in half precision squares overflow at 256 and vanish at 2e-4."""
+    """Return the dtype for averages of a tensor: float16 squares overflow at 256 and vanish at 2e-4."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
 def upcast(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors in that dtype, without a copy if they have it."""
+    """Convert tensors to :func:`upcast_dtype`, without a copy if they have it."""
     return [x if x.dtype in _PRECISE else x.to(upcast_dtype(x)) for x in tensors]
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
-    """Return a view of complex numbers as pairs of real ones; real tensors unchanged."""
+    """Return a view of complex numbers as pairs of real numbers. Real tensors do not change."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def local_reals(tensors: Iterable[Any]) -> list[torch.Tensor]:
     """Return :func:`as_real` of this process's part of each tensor."""
-    local = [x.to_local() if hasattr(x, "placements") else x for x in tensors]
-    return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in local]
+    return [as_real(x.to_local() if hasattr(x, "placements") else x) for x in tensors]
 
 
 def has_basis(d: int) -> bool:
@@ -86,9 +85,9 @@ class ActiveModes(NamedTuple):
     Attributes
     ----------
     period : int
-        Number of steps in which every mode is updated once.
+        Every mode is updated once in so many steps.
     modes : tuple
-        Index of the active modes in a permuted parameter; () if all are active.
+        Index of the active modes in a permuted parameter; () if it has no modes.
     shape : tuple of int
         (layers, d_1, …, d_r, parts, channels, *modes), see :mod:`neuralop_mup.optim.musoap.update`.
     unflattened : tuple of int
@@ -110,7 +109,7 @@ class ActiveModes(NamedTuple):
 class Blocks:
     """Parameters of equal sizes that are updated together.
 
-    Each kind of average has one buffer for all parameters. The entries of their states become views of it.
+    Each kind of average has one buffer for all parameters, and entries of states become views of it.
 
     Parameters
     ----------
@@ -120,13 +119,13 @@ class Blocks:
         State of each parameter.
     """
 
-    def __init__(self, members: Members, states: Mapping[Any, dict[str, Any]]) -> None:
+    def __init__(self, members: Members, states: Mapping[Any, State]) -> None:
         self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
         self.step: int = self.states[0]["step"]
-        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # dtype of gradients
+        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # of gradients
         self._axes = [axes_of(p, layout) for p, layout in members]
-        self._views: list[tuple[dict[str, Any], str, torch.Tensor, int]] = []
+        self._views: list[tuple[State, str, torch.Tensor, int]] = []
         self._active: dict[tuple[int, int], ActiveModes] = {}
         (p, layout), axes = members[0], self._axes[0]
         self._parts = 2 if p.is_complex() or PAIR in layout else 1
@@ -151,7 +150,7 @@ class Blocks:
             self.scale = of_layers.view(-1, *(1,) * (len(self.first) + 1 + len(modes)))
 
     def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]] | None, shape: Sequence[int]) -> torch.Tensor:
-        """Copy one entry of all states into one buffer and replace the entries by views; ``names`` has one key per state."""
+        """Copy an entry of all states into one buffer, and replace it by views. ``names`` has one key per state."""
         like = self.states[0][names[0]]
         whole = torch.empty(len(names), *shape, dtype=like.dtype, device=like.device)
         for i, (state, name) in enumerate(zip(self.states, names, strict=True)):
@@ -169,17 +168,16 @@ class Blocks:
         sizes = shape[len(layers) : len(layers) + len(mixed)] or (1,)
         return whole.view(len(whole) * prod(layers), *sizes, prod(channels), *modes)
 
-    def _adopt_squares(self, what: str) -> list[torch.Tensor | None]:
-        """Adopt a (layers, d, d) entry per axis of a block; None for axes without a basis, and for blocks without axes."""
-        found: list[torch.Tensor | None] = []
+    def _adopt_squares(self, what: str) -> PerAxis:
+        """Adopt one (layers, d, d) entry per axis of a block; None for axes without a basis and blocks without axes."""
+        layers, found = prod(self._sizes[0]), PerAxis()
         for i, d in enumerate(self._sizes[1]):
             names = [f"{what}_{axes.mixed[i]}" for axes in self._axes]
-            shape = (prod(self._sizes[0]), d, d)
-            found.append(self._keep(names, None, shape).flatten(0, 1) if has_basis(d) else None)
+            found.append(self._keep(names, None, (layers, d, d)).flatten(0, 1) if has_basis(d) else None)
         return found or [None]
 
     def is_current(self) -> bool:
-        """Return whether the states are still the adopted ones, with the same step count."""
+        """Return whether the states are the adopted ones, with the same step count."""
         # Lists, because a generator costs a call per element.
         counted = all([state.get("step") == self.step for state in self.states])  # noqa: C419
         return counted and all([s.get(n) is x and x.data_ptr() == pointer for s, n, x, pointer in self._views])  # noqa: C419
@@ -190,7 +188,7 @@ class Blocks:
             state["step"] = self.step
 
     def active_modes(self, period: int) -> ActiveModes:
-        """Return the modes of the next step: every ``period``-th along the axis with most modes, all along other axes."""
+        """Return the modes of the next step: every ``period``-th along the axis with most modes."""
         layers, mixed, channels, modes = self._sizes
         size = max(modes, default=1)  # without mode axes, everything is updated
         period = min(period, size)
@@ -220,14 +218,14 @@ class Blocks:
         return [x[index] for x in found] if index else found
 
     def read(self, views: list[torch.Tensor], active: ActiveModes, scratch: Scratch, name: str) -> torch.Tensor:
-        """Copy the views of :meth:`in_order`, of gradients or momenta, into a named scratch tensor and return it."""
+        """Copy views from :meth:`in_order`, of gradients or momenta, into a named scratch tensor, and return it."""
         out = scratch.take(name, active.shape, self._averages.v)
         target = self._unflatten(out, active)
         if self._parts == 1:
             copy_each_(list(target.squeeze(-1)), views)
             return out
-        # On a CPU, operators are up to ten times slower on interleaved parts than on separate ones, and copying complex
-        # numbers is seven times faster than copying pairs.
+        # On a CPU, interleaved parts slow operators down up to ten times, and copying complex numbers is seven times faster
+        # than copying pairs.
         pairs = scratch.take("permuted", target.shape, out)
         copy_each_(list(torch.view_as_complex(pairs) if views[0].is_complex() else pairs), views)
         target.copy_(pairs)

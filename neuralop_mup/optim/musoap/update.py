@@ -1,11 +1,11 @@
 """MuSOAP's update direction, as pure functions of stacked gradients and state.
 
-Gradients are real tensors X of shape (layers, d_1, …, d_r, parts, channels, *modes): d_1 … d_r are the axes of a block,
-channels are those that do not mix, and parts are real and imaginary part. An axis has one basis for all modes of a layer.
+Gradients are real tensors X of shape (layers, d_1, …, d_r, parts, channels, *modes). d_1 … d_r are the axes of a block.
+Channels do not mix, and parts are real and imaginary part. An axis has one basis for all modes of a layer.
 
-Every mode's update has the same size, so modes with only rounding errors would move in random directions. Sums in float32
-leave errors of about 1e-7 of the layer's largest gradient. Products in half precision (autocast) round numbers below 6e-8 to
-zero. Both are detected relative to the layer's other modes.
+All modes have the same update size, so modes with only rounding errors would move in random directions. Sums in float32 have
+errors of about 1e-7 of the layer's largest gradient. Autocast rounds products below 6e-8 to zero. Both are detected relative
+to the layer's other modes.
 """
 
 from collections.abc import Sequence
@@ -14,30 +14,33 @@ from typing import NamedTuple
 
 import torch
 
-# Components this far below the root mean square of their mode fade out, as rounding errors.
+# Components below this factor times the root mean square of their mode are damped as rounding errors.
 _NOISE = 1e-5
-# Times the smallest number of a type: smaller sums of squares have lost their precision.
+# Sums of squares below this factor times the smallest normal number have lost precision.
 _ROOM = 2.0**10
 _TINY = 1e-30  # keeps 0 / 0 at 0
-# Decay of the Gram matrices whose eigenvectors are the bases.
+# Decay of the Gram matrices.
 BASIS_BETA = 0.95
 
 
+PerAxis = list[torch.Tensor | None]  # one entry per axis of a block
+
+
 class Scratch:
-    """Reusable memory for temporaries, by name. On a CPU, allocation would take half as long as the products."""
+    """Reusable memory for temporaries, by name. On a CPU, allocation takes half as long as the products."""
 
     def __init__(self) -> None:
         self._held: dict[tuple, torch.Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """Return an uninitialised tensor, which replaces the last one of this name."""
+        """Return an uninitialized tensor in the memory of this name."""
         key, numel = (name, like.dtype, like.device), prod(shape)
         if key not in self._held or self._held[key].numel() < numel:
             self._held[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
         return self._held[key][:numel].view(shape)
 
     def copy(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a contiguous copy, which replaces the last one."""
+        """Return a contiguous copy, which overwrites the last one."""
         return self.take("permuted", x.shape, x).copy_(x)
 
     def product(self, q: torch.Tensor, x: torch.Tensor, name: str) -> torch.Tensor:
@@ -62,12 +65,12 @@ class Averages(NamedTuple):
     """
 
     v: torch.Tensor
-    grams: list[torch.Tensor | None]
-    bases: list[torch.Tensor | None]
+    grams: PerAxis
+    bases: PerAxis
     low_rank: torch.Tensor | None
 
 
-def update_grams(x: torch.Tensor, grams: list[torch.Tensor | None], scratch: Scratch) -> None:
+def update_grams(x: torch.Tensor, grams: PerAxis, scratch: Scratch) -> None:
     """Update C_a ← β C_a + (1 − β) Σ_{modes, parts, other axes} X Xᵀ for each axis with a basis."""
     for axis, c in enumerate(grams):
         if c is not None:
@@ -129,8 +132,8 @@ def direction(
     v.lerp_(_squares(_rotated(x, averages.bases, scratch), parts, scratch), 1 - beta2)
     u = _rotated(nesterov_momentum, averages.bases, scratch)
     m, n = block
-    # Adam's divisor, at least the noise of its mode. It is infinite without a gradient, so that momentum, which may last
-    # longer than the second moments, has no effect.
+    # Adam's divisor, with the noise of the mode as a floor. It is infinite without a gradient, because momentum may outlast
+    # the second moments.
     floor = torch.where(has_gradient, v.sum(mixed, keepdim=True).sqrt_(), torch.inf)
     root = torch.sqrt(v, out=scratch.take("squares", v.shape, v))
     u.div_(root.add_(floor, alpha=_NOISE / sqrt(m * n)).unsqueeze(parts))
@@ -151,8 +154,9 @@ def direction(
 def _noise_gates(x: torch.Tensor, r: int, precision: float, scratch: Scratch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each mode's gate and whether it has a gradient (layers, 1, …, 1, channels, *modes).
 
-    gate = r² / (r² + (ε max r)²) · n / max n, with r the norm of a mode's gradient, n its number of nonzero entries, ε the
-    dtype's precision, and maxima over the modes of a layer. It is about 1 for a reliable gradient and 0 without one.
+    gate = r² / (r² + (ε max r)²) · n / max n. Here r is the norm of a mode's gradient, n its number of nonzero entries, and
+    ε the dtype's precision. Maxima are over the modes of a layer. The gate is about 1 for a reliable gradient, and 0 without
+    a gradient.
     """
     squares = _squares(x, r + 1, scratch)
     mixed, others = tuple(range(1, r + 1)), tuple(range(r + 1, squares.ndim))
@@ -166,7 +170,7 @@ def _noise_gates(x: torch.Tensor, r: int, precision: float, scratch: Scratch) ->
     return noise_gate, has_gradient
 
 
-def _rotated(x: torch.Tensor, bases: list[torch.Tensor | None], scratch: Scratch) -> torch.Tensor:
+def _rotated(x: torch.Tensor, bases: PerAxis, scratch: Scratch) -> torch.Tensor:
     """Return Qᵀ x, as (layers, d_r, d_1, …)."""
     for axis, q in enumerate(bases):
         x = x.movedim(1, len(bases)) if axis else x  # the next axis to the front
@@ -175,7 +179,7 @@ def _rotated(x: torch.Tensor, bases: list[torch.Tensor | None], scratch: Scratch
     return x
 
 
-def _rotated_back(x: torch.Tensor, bases: list[torch.Tensor | None], scratch: Scratch) -> torch.Tensor:
+def _rotated_back(x: torch.Tensor, bases: PerAxis, scratch: Scratch) -> torch.Tensor:
     """Return Q x, in the original order of axes."""
     last = len(bases) - 1
     for axis in reversed(range(len(bases))):
