@@ -264,9 +264,10 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
         return True
     off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)
+    is_off = all(off.values()) if known is None else off[known]
     # follow_plan watches groups of param_groups, so warn only if they are those of the other family.
     plain = {p for group in groups if "rule_mult" not in group for p in group["params"]}
-    return not (off[known] if known else all(off.values())) or (all(off.values()) and plain.isdisjoint(shapes))
+    return not is_off or (all(off.values()) and plain.isdisjoint(shapes))
 
 
 def _how_to_build(optimizer: torch.optim.Optimizer) -> str:
