@@ -93,10 +93,10 @@ def broken_ratios(groups: Groups) -> str | None:
 def _first_off_plan(groups: Groups, mults: Mapping[Any, float], names: Mapping[Any, str]) -> str:
     """Describe the first of the named parameters that is off the plan; an empty string if none is."""
     off = off_plan(groups, mults)
-    first = [
-        f"{name} has {off[p][0]:.4g}, but {off[p][1]:.4g} follows from the others" for p, name in names.items() if p in off
-    ]
-    return "".join(first[:1])
+    for p, name in names.items():
+        if p in off:
+            return f"{name} has {off[p][0]:.4g}, but {off[p][1]:.4g} follows from the others"
+    return ""
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
