@@ -93,10 +93,10 @@ def broken_ratios(groups: Groups) -> str | None:
 def _first_off_plan(groups: Groups, mults: Mapping[Any, float], names: Mapping[Any, str]) -> str:
     """Describe the first of the named parameters that is off the plan; an empty string if none is."""
     off = off_plan(groups, mults)
-    first = [
-        f"{name} has {off[p][0]:.4g}, but {off[p][1]:.4g} follows from the others" for p, name in names.items() if p in off
-    ]
-    return "".join(first[:1])
+    for p, name in names.items():
+        if p in off:
+            return f"{name} has {off[p][0]:.4g}, but {off[p][1]:.4g} follows from the others"
+    return ""
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
@@ -265,9 +265,10 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
         return True
     off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)
+    is_off = all(off.values()) if known is None else off[known]
     # follow_plan watches groups of param_groups, so warn only if they are those of the other family.
     plain = {p for group in groups if "rule_mult" not in group for p in group["params"]}
-    return not (off[known] if known else all(off.values())) or (all(off.values()) and plain.isdisjoint(shapes))
+    return not is_off or (all(off.values()) and plain.isdisjoint(shapes))
 
 
 def _how_to_build(optimizer: torch.optim.Optimizer) -> str:

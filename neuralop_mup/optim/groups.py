@@ -324,7 +324,7 @@ def _build(
     theirs = family_of(optimizer)
     if theirs not in (None, family):
         raise MupError(
-            f"{type(optimizer).__name__} belongs to the family {theirs!r}, but its learning rates are for {family!r}. Use "
+            f"{type(optimizer).__name__} belongs to the family {theirs!r}, but these groups are for {family!r}. Use "
             f"neuralop_mup.{'MuSGD' if theirs == 'sgd' else 'MuAdam'}(model, lr=…, impl=…) with a rate tuned for it."
         )
     if hasattr(optimizer, "register_step_pre_hook"):  # impl may return a wrapper without hooks
