@@ -13,7 +13,9 @@ The cosine begins at step m, where p was reached. A rise of the rate from p to l
 
     N − m  ←  (N − m) · (p / lr)^10,  at most to the present step,
 
-so that the factor is continuous in lr: a warm-up moves m to its last step, and a rise by rounding moves it by nothing.
+so that the factor is continuous in lr: a warm-up moves m to its last step, and a rise by rounding moves it by nothing. A
+relative change ε of one rate changes later ones by at most about 16 ε of the largest rate; if ``set_steps`` shortens the
+training afterwards, by that times the ratio of the lengths.
 
 Every number that a step needs stands in the group, so that it is saved, loaded and copied with it: ``taken``, ``steps`` (N),
 ``base_scale`` (h; "anytime" where it follows from the steps taken, None where the user gave the rate), ``peak`` (p, m) and
