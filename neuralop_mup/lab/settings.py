@@ -133,14 +133,18 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
     return name, {**OPTIMIZERS, name: Choice(make, betas=False, is_own=True)}
 
 
+#: Arguments of MuSOAP whose names changed, and their names in kept runs.
+KEPT_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
+
+
 def optimizer_arguments(s: "Settings") -> dict[str, Any]:
     """Every argument of a run's optimizer, those that nobody gave among them; none of the user's own."""
     if s.choice.is_own:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
-    # ``start_error`` came later and does nothing unless it is given: runs that are kept are known without it.
+    # Kept runs do not have ``start_error``, which came later and does nothing unless it is given.
     known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "start_error"}
-    return known | dict(s.arguments)
+    return {KEPT_NAMES.get(name, name): value for name, value in {**known, **s.arguments}.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
