@@ -100,7 +100,7 @@ def _wrap(cls: type) -> None:
     @functools.wraps(init)
     def __init__(self, *args, **kwargs):
         global _rule
-        bound = signature.resolve(self, *args, **kwargs)
+        bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
         named = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         # GINO appends to its list arguments, also to its defaults.
