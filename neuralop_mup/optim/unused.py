@@ -9,14 +9,14 @@ from neuralop_mup.optim.resolved_model import ResolvedModel
 NO_GRADIENT = "Fourier kernels receive no gradient"
 
 
-def kernels_without_gradient(resolved: ResolvedModel) -> list[str]:
-    """Return the names of trainable Fourier kernels with no gradient or a zero gradient.
+def kernels_without_gradient(resolved: ResolvedModel, count_zeros: bool = True) -> list[str]:
+    """Return the names of trainable Fourier kernels with no gradient, or with a zero gradient.
 
-    The list is empty if no parameter has a gradient. Call it after ``backward``. It waits for the device.
+    The list is empty if no parameter has a gradient. Call it after ``backward``. To look for zeros, it waits for the device.
     """
     kernels = {row.name for row in resolved.plan.rows if row.role == "spectral"}
     trained = {name: p for name, p in resolved.parameters.items() if p.requires_grad}
-    idle = [name for name, p in trained.items() if p.grad is None or not (p.grad != 0).any()]
+    idle = [name for name, p in trained.items() if p.grad is None or (count_zeros and not p.grad.any())]
     return [name for name in idle if name in kernels] if len(idle) < len(trained) else []
 
 

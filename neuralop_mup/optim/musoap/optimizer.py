@@ -54,7 +54,7 @@ from neuralop_mup.optim.schedule import (
     warning_of_other_end,
     warning_past_the_end,
 )
-from neuralop_mup.optim.unused import warn_of_no_gradient
+from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number, renamed_arguments
 
@@ -178,7 +178,7 @@ class MuSOAP(torch.optim.Optimizer):
     _check = cached_property(lambda self: GradientCheck())
     _warned_of_end = False
     _depth: DepthMeasurement | None = None  # until the first step
-    _default_rate_of: ResolvedModel | None = None  # until the first step, if the rate is the default for fresh weights
+    _resolved: ResolvedModel | None = None  # until the first step
 
     @needs_model
     @renamed_arguments(aux_lr="adamw_lr", period="mode_stride")
@@ -261,7 +261,7 @@ class MuSOAP(torch.optim.Optimizer):
         super().__init__(groups, settings)
         self._process_group = process_group
         self._replicas = model.process_group if isinstance(model, DistributedDataParallel) else None
-        self._default_rate_of = None if base_scale is None else resolved
+        self._resolved = resolved
         self._depth = None if base_depth is None else DepthMeasurement(resolved)
         set_factors(self.param_groups, 0)
         attach_lr_hooks(resolved, self)
@@ -342,8 +342,7 @@ class MuSOAP(torch.optim.Optimizer):
         if taken == 0:
             if _changes_nothing(groups):
                 return self._make_states(groups)
-            warn_of_no_gradient(_kernels_without_gradient(groups))
-            self._warn_of_loaded_weights()
+            self._warn_before_the_first_step(groups)
         self._check.raise_for_earlier_steps()
         self._on_device(groups)
         self._check.request_count(groups)
@@ -487,12 +486,14 @@ class MuSOAP(torch.optim.Optimizer):
             else:
                 self._follow(group)
 
-    def _warn_of_loaded_weights(self) -> None:
-        """Warn before the first step if the weights were loaded and the rate is the default one of fresh weights."""
-        resolved, self._default_rate_of = self._default_rate_of, None
-        if resolved is None or status_of(resolved.model) is not WeightsStatus.LOADED:
+    def _warn_before_the_first_step(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Warn of kernels without a gradient, and of loaded weights at the default rate of fresh ones."""
+        resolved, self._resolved = self._resolved, None
+        if resolved is None:
             return
-        if not looks_drawn(resolved.model, resolved.plan):
+        warn_of_no_gradient(kernels_without_gradient(resolved, count_zeros=False), stacklevel=4)
+        is_loaded = groups[0]["base_scale"] is not None and status_of(resolved.model) is WeightsStatus.LOADED
+        if is_loaded and not looks_drawn(resolved.model, resolved.plan):
             warnings.warn(
                 "Trained weights were loaded into this model, and MuSOAP starts at the learning rate of fresh weights, so "
                 "the error rises first. To fine-tune, call parametrize(model, init=False) before loading, or pass "
@@ -640,15 +641,6 @@ def _changes_nothing(groups: Sequence[Mapping[str, Any]]) -> bool:
     if any(float(group["lr"]) != 0 for group in groups):
         return False
     return not any(bool(p.grad.any()) for group in groups for p in group["params"] if p.grad is not None)
-
-
-def _kernels_without_gradient(groups: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of trainable kernels without a gradient, if other parameters have one, without a device sync."""
-    kernels = [
-        pair for g in groups if g.get("name") == "spectral" for pair in zip(g["param_names"], g["params"], strict=True)
-    ]
-    has_gradients = any(p.grad is not None for group in groups for p in group["params"])
-    return [name for name, p in kernels if has_gradients and p.requires_grad and p.grad is None]
 
 
 def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
