@@ -109,9 +109,9 @@ class CoordCheck:
         Parameters
         ----------
         tolerance : float, default 0.25
-            Largest |slope| of an update.
+            Largest absolute slope of an update.
         init_tolerance : float, default 0.1
-            Largest |slope| of a block at initialisation. That of the output may lie between −1/2 − ``tolerance`` and
+            Largest absolute slope of a block at initialisation. That of the output may lie between −1/2 − ``tolerance`` and
             ``tolerance``. Under μP the output starts as width^(-1/2) plus a bias, and one number per point is noisy.
 
         Returns
