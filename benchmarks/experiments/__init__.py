@@ -25,6 +25,7 @@ from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
 from experiments.memory import Memory
+from experiments.mup_figure import SizeCurves
 from experiments.on_paper import OnPaper
 from experiments.programs import Programs
 from experiments.roles import Roles
@@ -50,6 +51,7 @@ EXPERIMENTS: dict[str, Any] = {
         # Adam where sizes grow: width, modes, both, depth.
         few={"MuAdam": ("width, 8 times",), "MuAdam, log-modes": ("modes, 4 times",), "Adam (SP)": tuple(MOVES)[:4]},
     ),
+    "mup": SizeCurves(),
     "paper": Transfer("whether the best learning rate falls as K alone grows", paper.SMALL, paper.MOVES, paper.RULES),
     "paper-drift": Transfer(
         "whether the best learning rate falls as K alone grows, on the model of the paper's code",

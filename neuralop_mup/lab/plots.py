@@ -18,6 +18,8 @@ from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
 from neuralop_mup.lab.wording import name_of
 
 GREY, FAINT = "#555555", "#e6e6e6"
+#: From the smallest to the largest size, light to dark: also readable in grey.
+SIZES = ("#E0A030", "#D1603D", "#9C2C77", "#3B0F70")
 SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
 
 #: Rules and optimizers → colour and marker; None is the base.
