@@ -2,7 +2,8 @@
 
 On a page ``<!-- = law.others.median -->1.3 %<!-- / -->`` is a number, or a table if the text between has lines of its own.
 The marks may have no blanks. Its name is that of an experiment and of what its ``numbers(records)`` gives.
-``python benchmarks/run.py pages`` writes them anew, and with ``--check`` says what would change.
+``python benchmarks/run.py pages`` writes them anew, and with ``--check`` says what would change. README.md is written from
+``benchmarks/readme_template.md``, without the marks.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ NAMES = {
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "benchmarks" / "readme_template.md"
 _MARK = re.compile(r"(<!-- ?= ?([\w.-]+) ?-->)(.*?)(<!-- ?/ ?-->)", re.S)
 
 
@@ -91,8 +93,9 @@ def stale(experiments: Mapping[str, Any]) -> dict[Path, str]:
                 f"{path.name} has records of no experiment, so that no command makes them: measure it, or go."
             )
         wanted[path.with_suffix(".md")] = page(experiments[path.stem], path)
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for path in [README, *sorted((ROOT / "docs").rglob("*.md"))]:
         wanted[path] = rendered(path.read_text(encoding="utf-8"), numbers)
+    wanted[ROOT / "README.md"] = _MARK.sub(r"\3", wanted[README])  # people read it in a terminal, too
     return {path: text for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
 
 
