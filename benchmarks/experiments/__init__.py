@@ -28,6 +28,7 @@ from experiments.memory import Memory
 from experiments.mup_figure import SizeCurves
 from experiments.on_paper import OnPaper
 from experiments.programs import Programs
+from experiments.published_code import PublishedCode
 from experiments.roles import Roles
 from experiments.rollout import Rollout
 from experiments.timing import Timing
@@ -90,6 +91,7 @@ EXPERIMENTS: dict[str, Any] = {
     "fine-tuning": FineTuning(),
     "unknown-length": UnknownLength(),
     "programs": Programs(),
+    "published-code": PublishedCode(),
     "apebench": ContestWithPage(
         "optimizers on APEBench's scenarios, by its own error of rollouts",
         APEBENCH,
