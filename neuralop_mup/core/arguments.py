@@ -36,29 +36,25 @@ def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
     theirs = getattr(model, "_args", None)
     if isinstance(theirs, dict) and "__args__" in theirs:
         return dict(theirs["__args__"])
+    known = {**defaults_of(type(model)), **_stored(model)}
     parameters = _parameters(type(model))
-    # torch stores modules and buffers separately. A default value takes precedence over a child with the argument's name.
-    given = {**_given(model), **{p.name: p.default for p in parameters if p.default is not p.empty}}
-    known = {**given, **_attributes(model)}
-    arguments = {p.name: known.get(p.name, p.default) for p in parameters}
-    is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
-    return arguments if arguments and is_complete else None
+    is_complete = all(p.kind in _NAMED and p.name in known for p in parameters)
+    return {p.name: known[p.name] for p in parameters} if parameters and is_complete else None
 
 
 def keeps_all_arguments(model: nn.Module) -> bool:
     """Return whether :func:`constructor_arguments` are all stored, with no default in place of an unknown value."""
-    kept, given = _attributes(model), _given(model)
-    return keeps_arguments(model) or all(
-        p.name in kept or (p.name in given and p.default is p.empty) for p in _parameters(type(model))
-    )
+    return keeps_arguments(model) or {p.name for p in _parameters(type(model))} <= _stored(model).keys()
 
 
-def _given(model: nn.Module) -> dict[str, Any]:
-    return {**dict(model.named_children()), **dict(model.named_buffers(recurse=False))}
+def _stored(model: nn.Module) -> dict[str, Any]:
+    """Return attributes, and children and buffers with the name of an argument.
 
-
-def _attributes(model: nn.Module) -> dict[str, Any]:
-    return {**vars(model), **next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})}
+    A child may have the name of an argument with a default, so there it does not count.
+    """
+    given = {**dict(model.named_children()), **dict(model.named_buffers(recurse=False))}
+    kept = next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})
+    return {**{name: given[name] for name in given.keys() - defaults_of(type(model))}, **vars(model), **kept}
 
 
 def _parameters(cls: type) -> list[inspect.Parameter]:
@@ -93,6 +89,11 @@ def is_size(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(is_size, value))
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def each(value: Any, to: Callable[[Any], Any]) -> Any:
+    """Apply a function to a number, or to each number in a list or tuple."""
+    return type(value)([each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
 
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
         return all(theirs.get(key, value) == value for key, value in own.items())
 
     own, shapes = plain_attributes(module), {name: p.shape for name, p in module.named_parameters()}
-    kept = constructor_arguments(module)
+    kept, known = constructor_arguments(module), _stored(module)
     if kept is not None and fits(kept):
         return [kept]
     pools = {}
@@ -147,8 +148,6 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
     for p in _parameters(type(module)):
         if p.kind not in _NAMED:
             return []
-        # A child may have the name of an argument with a default.
-        known = {**(_given(module) if p.default is p.empty else {}), **_attributes(module)}
         similar = [value for key, value in own.items() if _stem(key) == _stem(p.name)]
         default = [] if p.default is p.empty else [p.default]
         numbers = sizes if all(type(value) is int for value in default) else []

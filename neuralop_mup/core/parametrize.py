@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from neuralop_mup.core.build_models import is_built_to_compare
 from neuralop_mup.core.check_init import check_init
 from neuralop_mup.core.describe_model import describe_model
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.make_plan import make_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.plan_warnings import warnings_for
-from neuralop_mup.core.rebuild import is_built_to_compare
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.state_dict_hooks import (
     ATTRIBUTE,

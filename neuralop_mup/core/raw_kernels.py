@@ -25,9 +25,9 @@ from torch import nn
 from torch.func import functional_call
 
 from neuralop_mup.core.arguments import is_size, plain_attributes, solve_arguments
+from neuralop_mup.core.build_models import build_or_none, build_to_compare
 from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.layers.registry import UNKNOWN, Param
-from neuralop_mup.core.rebuild import build_or_none, build_to_compare
 from neuralop_mup.core.rules import default_std
 
 # Note in the plan's row of a recognised kernel.
