@@ -107,6 +107,16 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if key != "training" and is_plain(value)}
 
 
+def traits(module: nn.Module) -> dict[str, Any]:
+    """Plain attributes, and one entry with the code of functions and the types of children."""
+    functions = {
+        key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
+        for key, value in vars(module).items()
+        if callable(value)
+    }
+    return {**plain_attributes(module), "": (functions, [*map(type, module.modules())])}
+
+
 def _stem(name: str) -> str:
     """``modes`` of ``_modes``, ``modes1`` and ``n_modes``."""
     return name.strip("_0123456789").removeprefix("n_").removeprefix("num_")
@@ -128,7 +138,7 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
     Returns
     -------
     list of dict
-        Arguments with which the shapes of all parameters and the plain attributes are the module's. Empty if there are none,
+        Arguments with which the shapes of all parameters and the :func:`traits` are the module's. Empty if there are none,
         or more than 128 combinations to try.
     """
 
@@ -136,8 +146,8 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
         again = build(arguments)
         if again is None or {name: p.shape for name, p in again.named_parameters()} != shapes:
             return False
-        theirs = plain_attributes(again)
-        return all(theirs.get(key, value) == value for key, value in own.items())
+        theirs = traits(again)
+        return all(theirs.get(key, value) == value for key, value in traits(module).items())
 
     own, shapes = plain_attributes(module), {name: p.shape for name, p in module.named_parameters()}
     kept, known = constructor_arguments(module), _stored(module)

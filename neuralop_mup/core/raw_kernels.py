@@ -14,7 +14,7 @@ itself never runs.
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,8 +24,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from neuralop_mup.core.arguments import is_size, plain_attributes, solve_arguments
-from neuralop_mup.core.build_models import build_or_none, build_to_compare
+from neuralop_mup.core.arguments import each, is_size, solve_arguments, traits
+from neuralop_mup.core.build_models import build_or_none, build_to_compare, changed_dims, sizes_of
 from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.layers.registry import UNKNOWN, Param
 from neuralop_mup.core.rules import default_std
@@ -41,8 +41,6 @@ _SAMPLE = 65536  # a kernel may hold a billion numbers
 
 Axes = tuple[str, ...]
 Entry = tuple[int, ...]
-# A dimension of a parameter.
-Dim = tuple[str, int]
 
 
 class _NotTestable(Exception):
@@ -71,7 +69,8 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
         if info.param.init != UNKNOWN or info.frozen or not _may_be_kernel(p):
             continue
         layer = model.get_submodule(info.owner)
-        key = (*_choices(layer), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
+        choices = {own: value for own, value in traits(layer).items() if not is_size(value)}
+        key = (str(choices), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
         if key not in tested:
             tested[key] = _test(layer)
         axes, init = tested[key].get(name.rpartition(".")[2], ((), ""))
@@ -81,17 +80,6 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
             text = proposal(axes, init) if axes else proposal(guess, "positive")
             result[name] = replace(info, proposal=text, acts_as_kernel=bool(axes))
     return result
-
-
-def _choices(layer: nn.Module) -> tuple[Any, ...]:
-    """Return all choices of a layer except sizes: flags, functions, and types of children."""
-    flags = {key: str(value) for key, value in plain_attributes(layer).items() if not is_size(value)}
-    functions = {
-        key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
-        for key, value in vars(layer).items()
-        if callable(value)
-    }
-    return (*flags.items(), *functions.items(), *map(type, layer.modules()))
 
 
 def proposal(axes: Axes, init: str) -> str:
@@ -161,94 +149,68 @@ def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
     """Return axes and initialization of each parameter that acts as a Fourier kernel in rebuilt layers."""
     names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
     n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
-    arguments = _arguments_of(layer) if len(n_axes) == 1 else None
-    if arguments is None:
+    found = solve_arguments(layer, partial(build_or_none, type(layer))) if len(n_axes) == 1 else []
+    if not found:
         return {}
+    grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves the modes at all sizes
     with build_to_compare(), torch.device("cpu"), torch.enable_grad():
-        maker = _Maker(layer, arguments, names)
-        grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves the modes at all sizes
         for last in (False, True):
             with suppress(_NotTestable):
-                if found := _kernels(maker, partial(_Waves, names=names, grid=grid, last=last)):
-                    return found
+                if kernels := _kernels(layer, found[0], partial(_Waves, names=names, grid=grid, last=last)):
+                    return kernels
     return {}
 
 
-def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
-    """Return constructor arguments that give the layer's shapes and choices."""
-    for arguments in solve_arguments(layer, partial(build_or_none, type(layer))):
-        again = build_or_none(type(layer), arguments)
-        if again is not None and _choices(again) == _choices(layer):
-            return arguments
-    return None
-
-
-class _Maker:
-    """Build a layer at other sizes.
-
-    Attributes
-    ----------
-    effects : dict of str to set
-        Dimensions that each size argument of the kernels changes.
-    """
-
-    def __init__(self, layer: nn.Module, arguments: Mapping[str, Any], names: Sequence[str]) -> None:
-        self._class, self._arguments = type(layer), arguments
-        own = {name: layer.get_parameter(name).shape for name in names}
-        self.effects: dict[str, set[Dim]] = {}
-        for key, value in arguments.items():
-            if is_size(value) and (changed := self._changed(own, key)):
-                self.effects[key] = changed
-        self._small = {key: _MODES if "mode" in key.lower() else _WIDTH for key in self.effects}
-
-    def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
-        """Return the dimensions that change if one is added to an argument."""
-        again = build_or_none(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
-        other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
-        if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
-            return set()
-        return {(name, a) for name, shape in own.items() for a, n in enumerate(shape) if n != other[name][a]}
-
-    def build(self, more: Mapping[str, int]) -> nn.Module:
-        """Return the small layer, with ``more`` added to sizes."""
-        arguments = dict(self._arguments)
-        for key, size in self._small.items():
-            arguments[key] = _resized(arguments[key], 0, size + more.get(key, 0))
-        layer = build_or_none(self._class, arguments, "cpu")
-        if layer is None:
-            raise _NotTestable
-        return layer.eval()
-
-
-def _resized(value: Any, times: int, more: int) -> Any:
-    """Return ``times * value + more``, for each number if it is a list or tuple."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_resized(item, times, more) for item in value)
-    return times * value + more
-
-
-def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[str, tuple[Axes, str]]:
+def _kernels(
+    layer: nn.Module, arguments: Mapping[str, Any], waves_of: Callable[[nn.Module], "_Waves"]
+) -> dict[str, tuple[Axes, str]]:
     """Return parameters that act as Fourier kernels, grow along their axes, and have equal gain at all sizes."""
-    first = maker.build({})
+    effects = _effects(layer, arguments)
+    small = {key: _MODES if "mode" in key.lower() else _WIDTH for key, dims in effects.items() if any(dims.values())}
+
+    def build(keys: Iterable[str], more: int) -> nn.Module:
+        """Return the small layer, with ``more`` added to sizes."""
+        sizes = {**small, **{key: small[key] + more for key in keys}}
+        resized = {key: _filled(arguments[key], size) for key, size in sizes.items()}
+        again = build_or_none(type(layer), {**arguments, **resized}, "cpu")
+        if again is None:
+            raise _NotTestable
+        return again.eval()
+
+    first = build((), 0)
     waves = waves_of(first)
     axes = {name: own for name in waves.kernels if (own := waves.axes_of(name))}
-    if not axes or not waves.is_affine() or not waves.keeps_waves():
+    if not axes or not waves.are_kept():
         return {}
-    kinds = {key: {axes[name][a] for name, a in dims if name in axes} for key, dims in maker.effects.items()}
+    kinds = {key: {own[a] for name, own in axes.items() for a in effects[key].get(name, ())} for key in small}
     kinds = {key: grown for key, grown in kinds.items() if grown}
     of_width = [key for key, grown in kinds.items() if grown <= {"in", "out"}]
     of_modes = [key for key, grown in kinds.items() if grown <= {"modes", "modes_single"}]
     if not of_width or not of_modes or len(of_width) + len(of_modes) < len(kinds):
         return {}
-    others = [maker.build(dict.fromkeys(of_width, _WIDTH)), maker.build(dict.fromkeys(of_modes, 2))]
+    others = [build(of_width, _WIDTH), build(of_modes, 2)]
     gains = [waves.gains(), *(waves_of(other).gains() for other in others)]
-    drawn = [first, *others, maker.build({key: _WIDTH for key in of_width if kinds[key] == {"out"}})]
+    drawn = [first, *others, build([key for key in of_width if kinds[key] == {"out"}], _WIDTH)]
     found = {}
     for name, own in axes.items():
         at_sizes = [gain[name] for gain in gains]
         if max(at_sizes) < 1.001 * min(at_sizes):
             found[name] = own, _init_of([layer.get_parameter(name).detach() for layer in drawn], own)
     return found
+
+
+def _filled(value: Any, size: int) -> Any:
+    return each(value, lambda n: size)
+
+
+def _effects(layer: nn.Module, arguments: Mapping[str, Any]) -> dict[str, dict[str, set[int]]]:
+    """Return the dimensions of each parameter that change if one is added to an argument, by argument."""
+    larger = {
+        key: build_or_none(type(layer), {**arguments, key: each(value, lambda n: n + 1)})
+        for key, value in arguments.items()
+        if is_size(value)
+    }
+    return {key: changed_dims(sizes_of(layer), sizes_of(other)) for key, other in larger.items() if other is not None}
 
 
 # -------------------------------------------------------------------------------------------------------- plane waves
@@ -343,24 +305,17 @@ class _Waves:
             return ()
         return (*(kinds[a] for a in range(n + 2)), *([] if p.is_complex() else ["pair"]))
 
-    def is_affine(self) -> bool:
-        """Return whether the output is affine in the kernels, and not, for example, in their logarithms or products."""
-        x = torch.randn(1, self.channels, *self.grid, generator=self._random)
-        with torch.no_grad():
-            none, plus, minus = (self.answer(x, scale) for scale in (0.0, 1.0, -1.0))
-        bend, size = (plus + minus - 2 * none).abs().max(), (plus - minus).abs().max()
-        return bool(bend < 1e-3 * size)
-
-    def keeps_waves(self) -> bool:
-        """Return whether the kernels' contribution to the response to a wave has the same wavenumber."""
+    def are_kept(self) -> bool:
+        """Return whether the output is affine in the kernels, and what they add to a wave has the same wavenumber."""
         for signs in self.signs:
             k = (*signs[:-1], 2)
-            x = self.in_channel(self.wave(k), 0, self.channels)
+            amplitudes = torch.randn(1, self.channels, *(1,) * len(k), generator=self._random)
             with torch.no_grad():
-                added = (self.answer(x) - self.answer(x, 0.0))[0]
-            energy = torch.fft.fftn(added, dim=tuple(range(1, added.ndim))).abs().square().sum(0)
+                none, plus, minus = (self.answer(amplitudes * self.wave(k), scale) for scale in (0.0, 1.0, -1.0))
+            bend, size = (plus + minus - 2 * none).abs().max(), (plus - minus).abs().max()
+            energy = torch.fft.fftn((plus - none)[0], dim=tuple(range(1, none.ndim - 1))).abs().square().sum(0)
             at_k = energy[k] + energy[tuple(-number for number in k)]
-            if at_k < 0.999 * energy.sum():
+            if not bend < 1e-3 * size or at_k < 0.999 * energy.sum():
                 return False
         return True
 
