@@ -50,8 +50,8 @@ class ParameterInfo:
         Whether it was recognised as a Fourier kernel (:mod:`neuralop_mup.core.raw_kernels`).
     proposal : str
         Python text of a kernel's description, if only one of the two tests for kernels passed.
-    acts_as_kernel : bool
-        Whether the test with plane waves passed, and not the one of initial values.
+    evidence : str
+        Sentences about these tests, for an error.
     """
 
     param: Param
@@ -69,7 +69,7 @@ class ParameterInfo:
     fixed: bool = False
     recognised: bool = False
     proposal: str = ""
-    acts_as_kernel: bool = False
+    evidence: str = ""
 
 
 def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:

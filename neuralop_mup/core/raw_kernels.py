@@ -32,6 +32,15 @@ from neuralop_mup.core.rules import default_std
 
 # Note in the plan's row of a recognised kernel.
 RECOGNISED = "recognised by plane waves and initial values"
+# Evidence for a kernel that passes one of the two tests.
+_ACTS = (
+    "It acts on plane waves like a Fourier kernel, but its values are not uniform on [0, 1/(in·out)): init is the "
+    "constructor's initialization."
+)
+_LOOKS = (
+    "Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed. Register "
+    "it only if it is a Fourier kernel with these dimensions."
+)
 # Sizes of the small layers, which take milliseconds in three dimensions.
 _WIDTH, _MODES = 8, 4
 # Bound on rounding errors of entries that do not affect the response, relative to the largest entry.
@@ -76,9 +85,10 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
         axes, init = tested[key].get(name.rpartition(".")[2], ((), ""))
         if axes and init == "positive" and is_positive(p, axes):
             result[name] = replace(info, param=Param("spectral", axes, init), recognised=True)
-        elif axes or (guess := _guess_axes(p)):
-            text = proposal(axes, init) if axes else proposal(guess, "positive")
-            result[name] = replace(info, proposal=text, acts_as_kernel=bool(axes))
+        elif axes:
+            result[name] = replace(info, proposal=proposal(axes, init), evidence=_ACTS)
+        elif guess := _guess_axes(p):
+            result[name] = replace(info, proposal=proposal(guess, "positive"), evidence=_LOOKS)
     return result
 
 
