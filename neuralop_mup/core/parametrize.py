@@ -33,7 +33,6 @@ from neuralop_mup.validation import check_names
 Model = TypeVar("Model", bound=nn.Module)
 
 _COPIES_SHAPES = "_neuralop_mup_copies_shapes"
-WIDER = "The base is wider than the model"  # start of the warning, for filters
 
 
 def parametrize(
@@ -126,9 +125,7 @@ def parametrize(
             f"An earlier parametrize rescaled the weights of this {type(bare).__name__}. Build a new model, or pass "
             "init=False to attach a plan and keep the weights."
         )
-    if base is not None:
-        _warn_of_wider_base(plan)
-    for message in warnings_for(plan):
+    for message in warnings_for(plan, has_base=base is not None):
         warnings.warn(message, UserWarning, stacklevel=2)
     status = WeightsStatus.TRAINED if not init else WeightsStatus.FRESH if _on_meta(bare) else WeightsStatus.SCALED
     if status is WeightsStatus.SCALED:
@@ -136,23 +133,6 @@ def parametrize(
         scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=status is WeightsStatus.SCALED), status)
     return model
-
-
-def _warn_of_wider_base(plan: Plan) -> None:
-    """Warn if base has more channels than the model. Coordinate checks use this, but elsewhere it is rarely intended."""
-    wider = [
-        f"{row.name!r} has {b} channels at base and {n} here"
-        for row in plan.rows
-        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True)
-        if plan.rule != "standard" and kind in ("in", "out") and b > n
-    ]
-    if wider:
-        warnings.warn(
-            f"{WIDER}: {wider[0]}. The base is usually the smaller one, since learning rates are tuned at its "
-            "size. Check whether model and base are swapped.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 def _bare(model: nn.Module) -> nn.Module:

@@ -49,7 +49,6 @@ _TINY = 1e-4
 _SAMPLE = 65536  # a kernel may hold a billion numbers
 
 Axes = tuple[str, ...]
-Entry = tuple[int, ...]
 
 
 class _NotTestable(Exception):
@@ -139,17 +138,17 @@ def _guess_axes(p: torch.Tensor) -> Axes:
 
 def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
     """Return the name of the initialization that fits a kernel at all sizes, or an empty string."""
-    if all(is_positive(p, axes) for p in drawn):
-        return "positive"
-    for word in ("mean_fan", "fan_out"):
-        ratios = []
-        for p in drawn:
-            fan_in, fan_out = p.shape[axes.index("in")], p.shape[axes.index("out")]
-            std = default_std(word, fan_in, fan_out) / (2**0.5 if "pair" in axes else 1)
-            ratios.append(float(p.abs().square().mean().sqrt()) / std)
-        if all(abs(ratio - 1) < 4 / p.numel() ** 0.5 for ratio, p in zip(ratios, drawn, strict=True)):
+    for word in ("positive", "mean_fan", "fan_out"):
+        if all(_is_drawn_by(word, p, axes) for p in drawn):
             return word
     return ""
+
+
+def _is_drawn_by(word: str, p: torch.Tensor, axes: Axes) -> bool:
+    if word == "positive":
+        return is_positive(p, axes)
+    std = default_std(word, p.shape[axes.index("in")], p.shape[axes.index("out")]) / (2**0.5 if "pair" in axes else 1)
+    return abs(float(p.abs().square().mean().sqrt()) / std - 1) < 4 / p.numel() ** 0.5
 
 
 # ------------------------------------------------------------------------------------------------ layers of other sizes
@@ -287,7 +286,7 @@ class _Waves:
         """Return the largest effect of an entry, for each kernel."""
         return {name: max(float(self.moved(signs)[name].max()) for signs in self.signs) for name in self.names}
 
-    def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[Entry]:
+    def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[tuple[int, ...]]:
         """Return the kernel entries that have an effect."""
         hits = self.moved(k, channel, out)[name] > _TINY * self.gains()[name]
         return [tuple(entry) for entry in torch.nonzero(hits).tolist()]
@@ -330,7 +329,7 @@ class _Waves:
         return True
 
 
-def _axis_of(found: Mapping[int, list[Entry]]) -> int:
+def _axis_of(found: Mapping[int, list[tuple[int, ...]]]) -> int:
     """Return the only axis along which the entries of different waves or channels differ, or -1.
 
     Each wave or channel must have exactly one entry.
@@ -342,7 +341,7 @@ def _axis_of(found: Mapping[int, list[Entry]]) -> int:
     return differing[0] if len(differing) == 1 else -1
 
 
-def _numbered_axis(found: Mapping[int, list[Entry]]) -> int:
+def _numbered_axis(found: Mapping[int, list[tuple[int, ...]]]) -> int:
     """Return that axis if its indices equal the channel numbers, else -1."""
     a = _axis_of(found)
     return a if a >= 0 and all(own[0][a] == i for i, own in found.items()) else -1

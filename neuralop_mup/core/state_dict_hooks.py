@@ -13,7 +13,7 @@ other modules.
 
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ClassVar
@@ -179,13 +179,14 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             "These weights cover only a part of the model, and initializing the rest later would replace them. Call "
             "neuralop_mup.initialize(model) first, then load_state_dict(state, strict=False)."
         )
-    text = local_metadata.get(KEY)
     theirs = None
-    if text is not None:
+    if KEY in local_metadata:
+        text = local_metadata[KEY]
         theirs = plan if text == plan.text else Plan.from_json(text)
         # torch's strict decides about other parameters, such as a new head.
-        both = {row.name for row in theirs.rows if prefix + row.name in state} & {row.name for row in plan.rows}
-        check_same_plan(_of(plan, both), _of(theirs, both), "These weights belong")
+        both = {row.name for row in theirs.rows if prefix + row.name in state and row.name in plan}
+        ours, saved = (replace(p, rows=tuple(row for row in p.rows if row.name in both)) for p in (plan, theirs))
+        check_same_plan(ours, saved, "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Copied dicts and torch.distributed.checkpoint have no metadata.
         raise MupError(
@@ -207,10 +208,6 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             stacklevel=2,
         )
     setattr(module, _BEING_LOADED, (theirs, local_metadata.get(_MODES_KEY, {})))
-
-
-def _of(plan: Plan, names: Collection[str]) -> Plan:
-    return replace(plan, rows=tuple(row for row in plan.rows if row.name in names))
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
