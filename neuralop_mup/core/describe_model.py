@@ -108,13 +108,7 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
     tied: dict[str, str] = {}  # further name of a tensor with the same description → first name
     for name, tensor in tensors.items():
         owner, layer, what, registered = described[name]
-        if isinstance(what, Alias) and what.of is None:
-            if (first := first_name.get(id(tensor), name)) == name:
-                raise MupError(
-                    f"{name!r} of {layer} must be the weight of another layer, but no other layer has it. Tie them."
-                )
-            found[first] = replace(found[first], param=replace(found[first].param, divided=True))
-        elif isinstance(what, Alias):
+        if isinstance(what, Alias):
             of = f"{owner}.{what.of}".removeprefix(".")
             if tensors.get(of) is not tensor:
                 raise MupError(

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -241,7 +241,7 @@ class _Waves:
         self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
         # In a real field, waves with a positive last number cover all waves.
         self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
-        self._moved: dict[Any, dict[str, torch.Tensor]] = {}
+        self.moved = cache(self._moved)
 
     def _normal_like(self, p: torch.Tensor) -> torch.Tensor:
         parts = torch.randn(*p.shape, *([2] if p.is_complex() else []), generator=self._random)
@@ -250,11 +250,6 @@ class _Waves:
     def wave(self, k: tuple[int, ...], phase: float = 0.7) -> torch.Tensor:
         terms = [2 * math.pi * number / n * torch.arange(n) for number, n in zip(k, self.grid, strict=True)]
         return torch.cos(phase + torch.stack(torch.meshgrid(*terms, indexing="ij")).sum(0))
-
-    def in_channel(self, field: torch.Tensor, channel: int, channels: int) -> torch.Tensor:
-        x = torch.zeros(1, channels, *self.grid)
-        x[0, channel] = field
-        return x
 
     def answer(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         """Return the layer's output with kernels multiplied by ``scale``. Channels of input and output come first."""
@@ -268,19 +263,17 @@ class _Waves:
             raise _NotTestable
         return y
 
-    def moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
+    def _moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
         """Return the effect of each kernel entry on an output channel, for a wave in one input channel."""
-        key = (k, channel, out)
-        if key not in self._moved:
-            y = self.answer(self.in_channel(self.wave(k), channel, self.channels))
-            if out >= y.shape[1]:
-                raise _NotTestable
-            onto = self.in_channel(self.wave(k, 0.3), out, y.shape[1])
-            kernels = list(self.kernels.values())
-            grads = torch.autograd.grad((y * onto).sum(), kernels, materialize_grads=True)
-            sizes = [g.abs() if g.is_complex() else g.abs().amax(-1) for g in grads]
-            self._moved[key] = dict(zip(self.kernels, sizes, strict=True))
-        return self._moved[key]
+        x = torch.zeros(1, self.channels, *self.grid)
+        x[0, channel] = self.wave(k)
+        y = self.answer(x)
+        if out >= y.shape[1]:
+            raise _NotTestable
+        onto = (y[0, out] * self.wave(k, 0.3)).sum()
+        grads = torch.autograd.grad(onto, list(self.kernels.values()), materialize_grads=True)
+        sizes = [g.abs() if g.is_complex() else g.abs().amax(-1) for g in grads]
+        return dict(zip(self.kernels, sizes, strict=True))
 
     def gains(self) -> dict[str, float]:
         """Return the largest effect of an entry, for each kernel."""
@@ -299,15 +292,15 @@ class _Waves:
         if not seen or len(seen) != 2 ** sum(both):
             return ()
         first, ends = seen[0], (0, 1, self.channels - 1)
-        of_in = {i: self.entries(name, first, i, 0) for i in ends}
-        of_out = {o: self.entries(name, first, 0, o) for o in ends}
-        kinds = {_numbered_axis(of_in): "in", _numbered_axis(of_out): "out"}
+        of_in = [self.entries(name, first, i, 0) for i in ends]
+        of_out = [self.entries(name, first, 0, o) for o in ends]
+        kinds = {_axis_of(of_in): "in", _axis_of(of_out): "out"}
         for j in range(n):
             signs = (1, -1) if both[j] else (first[j],)
             numbers = [sign * k for sign in signs for k in (1, 2, _MODES - 1)]
             beyond = (_WIDTH + 1) * first[j]  # beyond the length of any axis
-            along = {k: self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond)}
-            if along.pop(beyond):
+            *along, none = (self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond))
+            if none:
                 return ()
             kinds[_axis_of(along)] = "modes" if both[j] else "modes_single"
         if {*kinds} != {*range(n + 2)}:
@@ -329,19 +322,13 @@ class _Waves:
         return True
 
 
-def _axis_of(found: Mapping[int, list[tuple[int, ...]]]) -> int:
+def _axis_of(found: Sequence[list[tuple[int, ...]]]) -> int:
     """Return the only axis along which the entries of different waves or channels differ, or -1.
 
     Each wave or channel must have exactly one entry.
     """
-    entries = [own[0] for own in found.values() if len(own) == 1]
+    entries = [own[0] for own in found if len(own) == 1]
     if len({*entries}) < len(found):
         return -1
     differing = [a for a, numbers in enumerate(zip(*entries, strict=True)) if len({*numbers}) > 1]
     return differing[0] if len(differing) == 1 else -1
-
-
-def _numbered_axis(found: Mapping[int, list[tuple[int, ...]]]) -> int:
-    """Return that axis if its indices equal the channel numbers, else -1."""
-    a = _axis_of(found)
-    return a if a >= 0 and all(own[0][a] == i for i, own in found.items()) else -1
