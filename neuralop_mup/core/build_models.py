@@ -3,7 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from contextvars import ContextVar
 from copy import deepcopy
 from typing import Any
@@ -55,15 +55,14 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
     MupError
         If the constructor raises an error.
     """
-    try:
-        with build_to_compare():
-            # Some constructors read tensors. The last attempt raises any other error.
-            for without_memory in (torch.device("meta"), _weights_on_meta()):
-                with suppress(Exception), without_memory:
-                    return build()
-            return build()
-    except Exception as error:  # report any error of the constructor
-        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
+    # Some constructors read tensors.
+    for without_memory in (torch.device("meta"), _weights_on_meta(), nullcontext()):
+        try:
+            with build_to_compare(), without_memory:
+                return build()
+        except Exception as raised:  # it may raise anything
+            error = raised
+    raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
 
 
 @contextmanager

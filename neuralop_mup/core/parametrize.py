@@ -16,7 +16,6 @@ from neuralop_mup.core.describe_model import describe_model
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.make_plan import make_plan
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_warnings import warnings_for
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.state_dict_hooks import (
     ATTRIBUTE,
@@ -118,14 +117,9 @@ def parametrize(
     if is_built_to_compare():
         return model
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, trainable=init)
-    check_no_plan(bare)
-    if init and any(status_of(module) is not None for module in bare.modules()):
-        raise MupError(
-            f"An earlier parametrize rescaled the weights of this {type(bare).__name__}. Build a new model, or pass "
-            "init=False to attach a plan and keep the weights."
-        )
-    for message in warnings_for(plan, has_base=base is not None):
+    plan, messages = make_plan(bare, unwrap(base), rule, init_mult, trainable=init)
+    check_no_plan(bare, rescales=init)
+    for message in messages:
         warnings.warn(message, UserWarning, stacklevel=2)
     status = WeightsStatus.TRAINED if not init else WeightsStatus.FRESH if _on_meta(bare) else WeightsStatus.SCALED
     if status is WeightsStatus.SCALED:
@@ -178,15 +172,14 @@ def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
     setattr(model, _COPIES_SHAPES, CopiesShapes(model))
 
 
-def check_no_plan(model: nn.Module) -> None:
-    """Raise MupError if the model or a part of it has a plan or mup's infshapes."""
-    if any(hasattr(module, ATTRIBUTE) for module in model.modules()) or any(
-        hasattr(p, "infshape") for p in model.parameters()
-    ):
+def check_no_plan(model: nn.Module, rescales: bool = False) -> None:
+    """Raise MupError if the model or a part of it has a plan or mup's infshapes, or had a plan and ``rescales``."""
+    has_plan = any(hasattr(part, ATTRIBUTE) or (rescales and status_of(part) is not None) for part in model.modules())
+    if has_plan or any(hasattr(p, "infshape") for p in model.parameters()):
         raise MupError(
-            f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup. Rescaling "
-            "its weights twice would distort them. Build a new model, or call neuralop_mup.unparametrize on that "
-            "part and pass init=False."
+            f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup, or was "
+            "before unparametrize. Rescaling its weights twice would distort them. Build a new model, or call "
+            "neuralop_mup.unparametrize on that part and pass init=False."
         )
 
 
@@ -325,5 +318,5 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base="base.yaml")
     """
     model = unwrap(model)
-    plan = get_plan(model) if is_parametrized(model) else make_plan(model, model, "standard")
+    plan = get_plan(model) if is_parametrized(model) else make_plan(model, model, "standard")[0]
     save_shapes({row.name: row.mup_shape() for row in plan.rows if not row.lacking}, path)

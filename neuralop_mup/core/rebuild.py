@@ -5,8 +5,7 @@ it again on the meta device, as a base and as a probe. A base may also be a mode
 """
 
 import os
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Integral
@@ -216,8 +215,6 @@ def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], b
                 f"{type(module).__name__} was changed after construction: its constructor arguments give another "
                 f"{changed!r}. So a base cannot be built from overrides. Pass a base model with the same change."
             )
-    if builds_base:
-        _warn_of_fixed_sizes(model, rebuildable, overrides)
     if builds_base and not rebuildable:
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
         if not any(info.param.role == "spectral" or info.proposal for info in described.values()):
@@ -257,28 +254,26 @@ def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_named: 
         for arguments in solve_arguments(model, partial(build_or_none, type(model)))
     ]
     solutions = [solution for solution in solutions if solution.widths or is_named]
-    for other in solutions[1:]:
-        if other.probes != solutions[0].probes:
-            one, two = ({key: s.arguments[key] for key in s.solved} for s in (solutions[0], other))
-            if builds_base:
-                raise MupError(
-                    f"{type(model).__name__} does not keep its constructor arguments. Both {one} and {two} give its shapes, "
-                    "but different dimensions grow with the width. Pass the base: "
-                    f"nm.parametrize(model, base=lambda: {type(model).__name__}(…))."
-                )
-            return part
-    return solutions[0] if solutions else part
+    others = [solution for solution in solutions if solution.probes != solutions[0].probes]
+    if others and builds_base:
+        one, two = ({key: s.arguments[key] for key in s.solved} for s in (solutions[0], others[0]))
+        raise MupError(
+            f"{type(model).__name__} does not keep its constructor arguments. Both {one} and {two} give its shapes, but "
+            "different dimensions grow with the width. Pass the base: "
+            f"nm.parametrize(model, base=lambda: {type(model).__name__}(…))."
+        )
+    return solutions[0] if solutions and not others else part
 
 
-def _warn_of_fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> None:
-    """Warn of layers and arguments that stay fixed at base but may grow with the kernels."""
+def _fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings of layers and arguments that stay fixed at base but may grow with the kernels."""
     cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
     for part in parts:
         sizes = {part.arguments[key] for key in part.named_widths}
         same_size = (name for name, shape in shapes.items() if not name.startswith(inside) and sizes & {*shape})
         if (name := next(same_size, None)) is not None:
-            _warn(
+            yield (
                 f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}. It is treated as fixed. If it "
                 "grows, pass a base of another width, base=lambda: …, or let your class keep each constructor argument, "
                 "the width under a usual name (self.width = width)."
@@ -286,7 +281,7 @@ def _warn_of_fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], ov
             )
         for key, name in part.possible_widths.items():
             if key not in overrides:
-                _warn(
+                yield (
                     f"{key} = {part.arguments[key]} of {type(part.model).__name__} stays the same at base, although "
                     f"{part.prefix + name!r} grows with {part.widths[0]} in its other dimension. If {key} grows with the "
                     f"model, write its size at base: base={{{part.widths[0]!r}: …, {key!r}: …}}."
@@ -299,10 +294,6 @@ def _arguments_that_change(model: nn.Module, name: str, described: Mapping[str, 
     sizes = [key for key, value in whole.arguments.items() if key not in _DATA and is_size(value)]
     keys = [key for key in sizes if name in whole.effects(key)] if not whole.effects() else []
     return f" It changes with {', '.join(keys)}: base={{{keys[0]!r}: …}}." if keys else ""
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=7)  # at the call of parametrize
 
 
 def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
@@ -389,6 +380,8 @@ class Base:
         Shapes of all parameters at larger sizes, by a description such as "FNO of twice the width".
     is_file, by_mup : bool
         Whether the base is a file, and whether mup wrote it. mup stores shapes of tensors instead of active modes.
+    warnings : sequence of str
+        Sizes that may grow but do not.
     """
 
     shapes: Mapping[str, Sequence[int | None]]
@@ -396,6 +389,7 @@ class Base:
     probes: Mapping[str, Mapping[str, tuple[int, ...]]]
     is_file: bool = False
     by_mup: bool = False
+    warnings: Sequence[str] = ()
 
 
 def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> Base:
@@ -419,7 +413,9 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     if isinstance(base, (str, os.PathLike)):
         shapes, ours = load_shapes(base)
         return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)
+    fixed_sizes: list[str] = []
     if base is None or isinstance(base, Mapping):
+        fixed_sizes += _fixed_sizes(model, parts, base or {})
         overrides = [reference_sizes(part) if base is None else _check_overrides(part, base) for part in parts]
         models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
         words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
@@ -445,4 +441,4 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
     for prefix, module in models.items():
         infos |= describe_model(module, prefix)
-    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts))
+    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts), warnings=fixed_sizes)

@@ -24,7 +24,7 @@ from torch import nn
 
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus, set_status, status_of
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, listed
 from neuralop_mup.torch_private import mark_public, remove_hooks
 
 ATTRIBUTE = "_neuralop_mup_plan"
@@ -232,8 +232,3 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
             f"{what} to another plan than the model's (model → saved: {listed(lines)}). Parametrize the model with the "
             "saved base and rule, or load the saved plan into a new model with neuralop_mup.load_plan(model, file)."
         )
-
-
-def listed(lines: Sequence[str]) -> str:
-    """Return the first four lines and the number of further ones, in one line."""
-    return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])

@@ -12,7 +12,7 @@ from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers.registry import UNKNOWN, Param, registration
 from neuralop_mup.core.rebuild import Base
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, listed
 
 
 def infer_width_dims(
@@ -90,14 +90,9 @@ def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]
     extra = [name for name in base.shapes if name not in found and name not in tied]
     if extra or not all(stand_ins.values()) or (lacking and not is_deeper):
         raise MupError(
-            "Base and model have different parameters ("
-            + "; ".join(
-                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
-                for where, names in (("model", lacking), ("base", extra))
-                if names
-            )
-            + "). Base may differ only in width, modes and depth, and have no more Fourier layers than the model. "
-            "Pass a base with the same skips, norms and shared layers."
+            f"Base and model have different parameters (only in the model: {listed(lacking) or 'none'}; only in the base: "
+            f"{listed(extra) or 'none'}). Base may differ only in width, modes and depth, and have no more Fourier layers "
+            "than the model. Pass a base with the same skips, norms and shared layers."
         )
     return stand_ins
 
