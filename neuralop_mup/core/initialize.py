@@ -104,10 +104,7 @@ class _Layer:
             module.reset_parameters()
         for name, what in self.described.items():
             if isinstance(what, Copy):
-                tensors = dict(getattr(module, what.of).state_dict(keep_vars=True))
-                for own, tensor in getattr(module, name).state_dict(keep_vars=True).items():
-                    if isinstance(tensor, torch.Tensor):  # neuralop's models also store arguments there
-                        tensor.copy_(tensors[own])
+                getattr(module, name).load_state_dict(getattr(module, what.of).state_dict())
             elif isinstance(what, Alias):  # one tensor under two names, which to_empty makes two
                 owner, _, leaf = what.of.rpartition(".")
                 own_parameters(module.get_submodule(owner))[leaf] = _parameter(module, name)
