@@ -150,7 +150,7 @@ def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, 
 def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str, registered: bool) -> ParameterInfo:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         raise MupError(f"Parameter {name!r} of {layer} has no shape yet (a lazy module). Run the model once first.")
-    shape = param.shape or tuple(tensor.shape)
+    shape = tuple(map(int, param.shape or tensor.shape))  # arguments may be numbers of NumPy, which JSON lacks
     if len(param.axes) != len(shape):
         raise MupError(
             f"Parameter {name!r} has shape {shape}, but the description of {layer} has {len(param.axes)} axes {param.axes}, "

@@ -79,13 +79,13 @@ class RebuildableModel:
     def prefix(self) -> str:
         return f"{self.name}." if self.name else ""
 
-    @property
+    @cached_property
     def infos(self) -> dict[str, ParameterInfo]:
         """Parameters of the model, by name without its prefix."""
         described = self.described.items()
         return {name.removeprefix(self.prefix): info for name, info in described if name.startswith(self.prefix)}
 
-    @property
+    @cached_property
     def kernels(self) -> list[str]:
         return [name for name, info in self.infos.items() if info.param.role == "spectral" or info.proposal]
 

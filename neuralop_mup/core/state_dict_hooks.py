@@ -135,10 +135,10 @@ def _active_modes(model: nn.Module) -> dict[str, list[int]]:
     """Return ``n_modes`` of each module that can set it, by name; empty if all modes are active and none may grow."""
     own = {name: m for name, m in model.named_modules() if getattr(getattr(type(m), "n_modes", None), "fset", None)}
     own = {name: m for name, m in own.items() if isinstance(m.n_modes, (list, tuple))}
+    limited = [m for m in own.values() if getattr(m, "max_n_modes", None) is not None]
     # max_n_modes of blocks is None unless modes may grow. That of convolutions is the number of stored modes.
-    may_grow = any((most := getattr(m, "max_n_modes", None)) is not None and [*most] != [*m.n_modes] for m in own.values())
-    declared = any(hasattr(m, "convs") and getattr(m, "max_n_modes", None) is not None for m in own.values())
-    return {name: [*map(int, m.n_modes)] for name, m in own.items()} if may_grow or declared else {}
+    may_grow = any(hasattr(m, "convs") or [*m.max_n_modes] != [*m.n_modes] for m in limited)
+    return {name: [*map(int, m.n_modes)] for name, m in own.items()} if may_grow else {}
 
 
 def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None:
