@@ -4,6 +4,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -107,13 +108,16 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if key != "training" and is_plain(value)}
 
 
+def code_of(function: Any) -> Any:
+    """Return what a function does, as far as it can be compared: its code and bound arguments, or its name."""
+    if isinstance(function, partial):
+        return code_of(function.func), function.args, tuple(sorted(function.keywords.items()))
+    return getattr(function, "__code__", getattr(function, "__qualname__", type(function)))
+
+
 def traits(module: nn.Module) -> dict[str, Any]:
     """Plain attributes, and one entry with the code of functions and the types of children."""
-    functions = {
-        key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
-        for key, value in vars(module).items()
-        if callable(value)
-    }
+    functions = {key: code_of(value) for key, value in vars(module).items() if callable(value)}
     return {**plain_attributes(module), "": (functions, [*map(type, module.modules())])}
 
 

@@ -105,7 +105,6 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
     tensors = {prefix + name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     found: dict[str, ParameterInfo] = {}
     first_name: dict[int, str] = {}
-    tied: dict[str, str] = {}  # further name of a tensor with the same description → first name
     for name, tensor in tensors.items():
         owner, layer, what, registered = described[name]
         if isinstance(what, Alias):
@@ -117,12 +116,12 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
         elif (first := first_name.setdefault(id(tensor), name)) != name:
             other = found[first]
             if (layer, what.role, what.axes) == (other.layer, other.param.role, other.param.axes):
-                tied[name] = first
                 found[first] = replace(other, tied=(*other.tied, name))
             else:
                 found[first] = replace(other, shared=name)
         else:
             found[name] = _info(name, what, tensor, layer, owner, registered)
+    tied = {name: first for first, info in found.items() for name in info.tied}
     for name, info in found.items():
         found[name] = info = replace(info, init_of=tuple(tied.get(of, of) for of in info.init_of))
         if missing := [other for other in info.init_of if other not in found]:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.arguments import (
+    code_of,
     constructor_arguments,
     defaults_of,
     each,
@@ -355,15 +356,9 @@ def _is_same(a: Any, b: Any) -> bool:
         return a.shape == b.shape  # a function that makes its tensors ran on the meta device
     # Each call creates new objects for a lambda, a partial or a module.
     if type(a).__eq__ is object.__eq__:
-        return _code(a) == _code(b)
+        return code_of(a) == code_of(b)
     same: Any = type(a) is type(b) and a == b
     return bool(same.all() if hasattr(same, "all") else same)
-
-
-def _code(function: Any) -> Any:
-    if isinstance(function, partial):
-        return _code(function.func), function.args, tuple(sorted(function.keywords.items()))
-    return getattr(function, "__code__", function if isinstance(function, type) else type(function))
 
 
 @dataclass(frozen=True)
