@@ -17,11 +17,11 @@ from neuralop_mup.core.parametrize import check_no_plan, get_plan, is_parametriz
 from neuralop_mup.core.plan import ParamPlan, Plan
 from neuralop_mup.core.raw_kernels import RECOGNISED
 from neuralop_mup.core.rules import RULES
-from neuralop_mup.core.state_dict_hooks import KEY, check_same_plan, listed
+from neuralop_mup.core.state_dict_hooks import KEY, check_same_plan
 from neuralop_mup.core.unwrap import check_unsharded, unwrap
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.core.width_dims import assign_roles
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, listed
 from neuralop_mup.files import replace_file
 from neuralop_mup.optim.checks import check_optimizer_state
 

@@ -1,7 +1,7 @@
 """Exceptions for problems that the user can fix."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class MupError(ValueError):
@@ -50,3 +50,8 @@ def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
     if close:
         return f"did you mean {prefix + lower[close[0]]!r}?"
     return f"expected one of {', '.join(prefix + word for word in valid)}."
+
+
+def listed(lines: Sequence[str]) -> str:
+    """Return the first four lines and the number of further ones, in one line."""
+    return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])

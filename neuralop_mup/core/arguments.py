@@ -4,6 +4,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -36,29 +37,25 @@ def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
     theirs = getattr(model, "_args", None)
     if isinstance(theirs, dict) and "__args__" in theirs:
         return dict(theirs["__args__"])
+    known = {**defaults_of(type(model)), **_stored(model)}
     parameters = _parameters(type(model))
-    # torch stores modules and buffers separately. A default value takes precedence over a child with the argument's name.
-    given = {**_given(model), **{p.name: p.default for p in parameters if p.default is not p.empty}}
-    known = {**given, **_attributes(model)}
-    arguments = {p.name: known.get(p.name, p.default) for p in parameters}
-    is_complete = all(p.kind in _NAMED and arguments[p.name] is not p.empty for p in parameters)
-    return arguments if arguments and is_complete else None
+    is_complete = all(p.kind in _NAMED and p.name in known for p in parameters)
+    return {p.name: known[p.name] for p in parameters} if parameters and is_complete else None
 
 
 def keeps_all_arguments(model: nn.Module) -> bool:
     """Return whether :func:`constructor_arguments` are all stored, with no default in place of an unknown value."""
-    kept, given = _attributes(model), _given(model)
-    return keeps_arguments(model) or all(
-        p.name in kept or (p.name in given and p.default is p.empty) for p in _parameters(type(model))
-    )
+    return keeps_arguments(model) or {p.name for p in _parameters(type(model))} <= _stored(model).keys()
 
 
-def _given(model: nn.Module) -> dict[str, Any]:
-    return {**dict(model.named_children()), **dict(model.named_buffers(recurse=False))}
+def _stored(model: nn.Module) -> dict[str, Any]:
+    """Return attributes, and children and buffers with the name of an argument.
 
-
-def _attributes(model: nn.Module) -> dict[str, Any]:
-    return {**vars(model), **next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})}
+    A child may have the name of an argument with a default, so there it does not count.
+    """
+    given = {**dict(model.named_children()), **dict(model.named_buffers(recurse=False))}
+    kept = next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})
+    return {**{name: given[name] for name in given.keys() - defaults_of(type(model))}, **vars(model), **kept}
 
 
 def _parameters(cls: type) -> list[inspect.Parameter]:
@@ -95,6 +92,11 @@ def is_size(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def each(value: Any, to: Callable[[Any], Any]) -> Any:
+    """Apply a function to a number, or to each number in a list or tuple."""
+    return type(value)([each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
+
+
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
     """Attributes of a module that are numbers, strings, flags, None, or sequences of such; not ``training``."""
 
@@ -104,6 +106,19 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
         return value is None or isinstance(value, (bool, int, float, str))
 
     return {key: value for key, value in vars(module).items() if key != "training" and is_plain(value)}
+
+
+def code_of(function: Any) -> Any:
+    """Return what a function does, as far as it can be compared: its code and bound arguments, or its name."""
+    if isinstance(function, partial):
+        return code_of(function.func), function.args, tuple(sorted(function.keywords.items()))
+    return getattr(function, "__code__", getattr(function, "__qualname__", type(function)))
+
+
+def traits(module: nn.Module) -> dict[str, Any]:
+    """Plain attributes, and one entry with the code of functions and the types of children."""
+    functions = {key: code_of(value) for key, value in vars(module).items() if callable(value)}
+    return {**plain_attributes(module), "": (functions, [*map(type, module.modules())])}
 
 
 def _stem(name: str) -> str:
@@ -127,7 +142,7 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
     Returns
     -------
     list of dict
-        Arguments with which the shapes of all parameters and the plain attributes are the module's. Empty if there are none,
+        Arguments with which the shapes of all parameters and the :func:`traits` are the module's. Empty if there are none,
         or more than 128 combinations to try.
     """
 
@@ -135,11 +150,11 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
         again = build(arguments)
         if again is None or {name: p.shape for name, p in again.named_parameters()} != shapes:
             return False
-        theirs = plain_attributes(again)
-        return all(theirs.get(key, value) == value for key, value in own.items())
+        theirs = traits(again)
+        return all(theirs.get(key, value) == value for key, value in traits(module).items())
 
     own, shapes = plain_attributes(module), {name: p.shape for name, p in module.named_parameters()}
-    kept = constructor_arguments(module)
+    kept, known = constructor_arguments(module), _stored(module)
     if kept is not None and fits(kept):
         return [kept]
     pools = {}
@@ -147,8 +162,6 @@ def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.M
     for p in _parameters(type(module)):
         if p.kind not in _NAMED:
             return []
-        # A child may have the name of an argument with a default.
-        known = {**(_given(module) if p.default is p.empty else {}), **_attributes(module)}
         similar = [value for key, value in own.items() if _stem(key) == _stem(p.name)]
         default = [] if p.default is p.empty else [p.default]
         numbers = sizes if all(type(value) is int for value in default) else []

@@ -50,8 +50,8 @@ class ParameterInfo:
         Whether it was recognised as a Fourier kernel (:mod:`neuralop_mup.core.raw_kernels`).
     proposal : str
         Python text of a kernel's description, if only one of the two tests for kernels passed.
-    acts_as_kernel : bool
-        Whether the test with plane waves passed, and not the one of initial values.
+    evidence : str
+        Sentences about these tests, for an error.
     """
 
     param: Param
@@ -69,7 +69,7 @@ class ParameterInfo:
     fixed: bool = False
     recognised: bool = False
     proposal: str = ""
-    acts_as_kernel: bool = False
+    evidence: str = ""
 
 
 def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInfo]:
@@ -105,16 +105,9 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
     tensors = {prefix + name: tensor for name, tensor in model.named_parameters(remove_duplicate=False)}
     found: dict[str, ParameterInfo] = {}
     first_name: dict[int, str] = {}
-    tied: dict[str, str] = {}  # further name of a tensor with the same description → first name
     for name, tensor in tensors.items():
         owner, layer, what, registered = described[name]
-        if isinstance(what, Alias) and what.of is None:
-            if (first := first_name.get(id(tensor), name)) == name:
-                raise MupError(
-                    f"{name!r} of {layer} must be the weight of another layer, but no other layer has it. Tie them."
-                )
-            found[first] = replace(found[first], param=replace(found[first].param, divided=True))
-        elif isinstance(what, Alias):
+        if isinstance(what, Alias):
             of = f"{owner}.{what.of}".removeprefix(".")
             if tensors.get(of) is not tensor:
                 raise MupError(
@@ -123,12 +116,12 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
         elif (first := first_name.setdefault(id(tensor), name)) != name:
             other = found[first]
             if (layer, what.role, what.axes) == (other.layer, other.param.role, other.param.axes):
-                tied[name] = first
                 found[first] = replace(other, tied=(*other.tied, name))
             else:
                 found[first] = replace(other, shared=name)
         else:
             found[name] = _info(name, what, tensor, layer, owner, registered)
+    tied = {name: first for first, info in found.items() for name in info.tied}
     for name, info in found.items():
         found[name] = info = replace(info, init_of=tuple(tied.get(of, of) for of in info.init_of))
         if missing := [other for other in info.init_of if other not in found]:
@@ -156,7 +149,7 @@ def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, 
 def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str, registered: bool) -> ParameterInfo:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         raise MupError(f"Parameter {name!r} of {layer} has no shape yet (a lazy module). Run the model once first.")
-    shape = param.shape or tuple(tensor.shape)
+    shape = tuple(map(int, param.shape or tensor.shape))  # arguments may be numbers of NumPy, which JSON lacks
     if len(param.axes) != len(shape):
         raise MupError(
             f"Parameter {name!r} has shape {shape}, but the description of {layer} has {len(param.axes)} axes {param.axes}, "

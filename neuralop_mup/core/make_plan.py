@@ -10,6 +10,7 @@ from torch import nn
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.layers.registry import UNKNOWN
 from neuralop_mup.core.plan import REVISION, ParamPlan, Plan
+from neuralop_mup.core.plan_warnings import warnings_for
 from neuralop_mup.core.raw_kernels import RECOGNISED, recognise
 from neuralop_mup.core.rebuild import read_base
 from neuralop_mup.core.rules import (
@@ -37,8 +38,8 @@ def make_plan(
     init_mult: Mapping[str, float] | None = None,
     *,
     trainable: bool = True,
-) -> Plan:
-    """Return the plan without changing ``model``, with arguments and errors of :func:`neuralop_mup.parametrize`."""
+) -> tuple[Plan, list[str]]:
+    """Return the plan and its warnings without changing ``model``. Arguments and errors are those of ``parametrize``."""
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
     found = recognise(model, describe_model(model))
@@ -51,7 +52,8 @@ def make_plan(
     how = f"base: {base_shapes.source}; growth was measured against it{probes}"
     function = rule if callable(rule) and name not in RULES else None
     rows, reason = make_rows(found, rule, init_mults, REVISION), reason_of(rule)
-    return Plan(name, rows, init_mults, revision=REVISION, reason=reason, function=function, at_base=how)
+    plan = Plan(name, rows, init_mults, revision=REVISION, reason=reason, function=function, at_base=how)
+    return plan, [*base_shapes.warnings, *warnings_for(plan, has_base=base is not None)]
 
 
 def make_rows(
@@ -67,16 +69,9 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
     at_base = {part: found[part].base_shape for part in shapes}
     what = {
         "name": name,
-        "role": param.role,
-        "layer": info.layer,
-        "axes": param.axes,
-        "shape": info.shape,
-        "base_shape": info.base_shape,
-        "owner": info.owner,
         "init": "own" if callable(param.init) or (info.registered and param.init == "constant") else param.init,
-        "lacking": info.lacking,
-        "frozen": param.frozen,
-        "fixed": info.fixed,
+        **{key: getattr(param, key) for key in ("role", "axes", "frozen")},
+        **{key: getattr(info, key) for key in ("layer", "owner", "shape", "base_shape", "lacking", "fixed")},
     }
     if not all(map(prod, shapes.values())):
         return ParamPlan(**what, why="empty, or its layer has no inputs: unchanged")

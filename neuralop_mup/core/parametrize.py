@@ -10,13 +10,12 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from neuralop_mup.core.build_models import is_built_to_compare
 from neuralop_mup.core.check_init import check_init
 from neuralop_mup.core.describe_model import describe_model
 from neuralop_mup.core.infshape import save_shapes
 from neuralop_mup.core.make_plan import make_plan
 from neuralop_mup.core.plan import Plan
-from neuralop_mup.core.plan_warnings import warnings_for
-from neuralop_mup.core.rebuild import is_built_to_compare
 from neuralop_mup.core.rules import DEFAULT_RULE, ModeRule
 from neuralop_mup.core.state_dict_hooks import (
     ATTRIBUTE,
@@ -33,7 +32,6 @@ from neuralop_mup.validation import check_names
 Model = TypeVar("Model", bound=nn.Module)
 
 _COPIES_SHAPES = "_neuralop_mup_copies_shapes"
-WIDER = "The base is wider than the model"  # start of the warning, for filters
 
 
 def parametrize(
@@ -119,16 +117,9 @@ def parametrize(
     if is_built_to_compare():
         return model
     bare = _bare(model)
-    plan = make_plan(bare, unwrap(base), rule, init_mult, trainable=init)
-    check_no_plan(bare)
-    if init and any(status_of(module) is not None for module in bare.modules()):
-        raise MupError(
-            f"An earlier parametrize rescaled the weights of this {type(bare).__name__}. Build a new model, or pass "
-            "init=False to attach a plan and keep the weights."
-        )
-    if base is not None:
-        _warn_of_wider_base(plan)
-    for message in warnings_for(plan):
+    plan, messages = make_plan(bare, unwrap(base), rule, init_mult, trainable=init)
+    check_no_plan(bare, rescales=init)
+    for message in messages:
         warnings.warn(message, UserWarning, stacklevel=2)
     status = WeightsStatus.TRAINED if not init else WeightsStatus.FRESH if _on_meta(bare) else WeightsStatus.SCALED
     if status is WeightsStatus.SCALED:
@@ -136,23 +127,6 @@ def parametrize(
         scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=status is WeightsStatus.SCALED), status)
     return model
-
-
-def _warn_of_wider_base(plan: Plan) -> None:
-    """Warn if base has more channels than the model. Coordinate checks use this, but elsewhere it is rarely intended."""
-    wider = [
-        f"{row.name!r} has {b} channels at base and {n} here"
-        for row in plan.rows
-        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True)
-        if plan.rule != "standard" and kind in ("in", "out") and b > n
-    ]
-    if wider:
-        warnings.warn(
-            f"{WIDER}: {wider[0]}. The base is usually the smaller one, since learning rates are tuned at its "
-            "size. Check whether model and base are swapped.",
-            UserWarning,
-            stacklevel=3,
-        )
 
 
 def _bare(model: nn.Module) -> nn.Module:
@@ -198,15 +172,14 @@ def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
     setattr(model, _COPIES_SHAPES, CopiesShapes(model))
 
 
-def check_no_plan(model: nn.Module) -> None:
-    """Raise MupError if the model or a part of it has a plan or mup's infshapes."""
-    if any(hasattr(module, ATTRIBUTE) for module in model.modules()) or any(
-        hasattr(p, "infshape") for p in model.parameters()
-    ):
+def check_no_plan(model: nn.Module, rescales: bool = False) -> None:
+    """Raise MupError if the model or a part of it has a plan or mup's infshapes, or had a plan and ``rescales``."""
+    has_plan = any(hasattr(part, ATTRIBUTE) or (rescales and status_of(part) is not None) for part in model.modules())
+    if has_plan or any(hasattr(p, "infshape") for p in model.parameters()):
         raise MupError(
-            f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup. Rescaling "
-            "its weights twice would distort them. Build a new model, or call neuralop_mup.unparametrize on that "
-            "part and pass init=False."
+            f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup, or was "
+            "before unparametrize. Rescaling its weights twice would distort them. Build a new model, or call "
+            "neuralop_mup.unparametrize on that part and pass init=False."
         )
 
 
@@ -345,5 +318,5 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     >>> model = nm.parametrize(FNO((16,), 1, 1, 32), base="base.yaml")
     """
     model = unwrap(model)
-    plan = get_plan(model) if is_parametrized(model) else make_plan(model, model, "standard")
+    plan = get_plan(model) if is_parametrized(model) else make_plan(model, model, "standard")[0]
     save_shapes({row.name: row.mup_shape() for row in plan.rows if not row.lacking}, path)

@@ -248,12 +248,8 @@ class Plan:
         """
         lines = [
             f"{what}: {a!r} → {b!r}"
-            for what, a, b in (
-                ("rule", self.rule, other.rule),
-                ("version of the rules", self.version, other.version),
-                ("init_mult", dict(self.init_mult), dict(other.init_mult)),
-            )
-            if a != b
+            for what in ("rule", "version", "init_mult")
+            if (a := getattr(self, what)) != (b := getattr(other, what))
         ]
         ours, theirs = self._by_name, other._by_name
         for name in sorted(ours.keys() ^ theirs.keys()):
@@ -355,22 +351,13 @@ def _cells(plan: Plan) -> list[tuple[str, ...]]:
 def _row_differences(a: ParamPlan, b: ParamPlan) -> list[str]:
     parts = [
         f"{what} {x} → {y}"
-        for what, x, y in (
-            ("role", a.role, b.role),
-            ("axes", ", ".join(a.axes), ", ".join(b.axes)),
-            ("shape", _dims(a.shape), _dims(b.shape)),
-            ("base shape", _dims(a.base_shape), _dims(b.base_shape)),
-        )
-        if x != y
+        for what in ("role", "axes", "shape", "base_shape")
+        if (x := getattr(a, what)) != (y := getattr(b, what))
     ]
     parts += [
         f"{what} {x:.4g} → {y:.4g}"
-        for what, x, y in (
-            ("init ×", a.init_mult, b.init_mult),
-            ("lr ×", a.lr_mult, b.lr_mult),
-            ("SGD lr ×", a.sgd_lr_mult, b.sgd_lr_mult),
-        )
-        if not math.isclose(x, y, rel_tol=1e-9)
+        for what in ("init_mult", "lr_mult", "sgd_lr_mult")
+        if not math.isclose(x := getattr(a, what), y := getattr(b, what), rel_tol=1e-9)
     ]
     return [f"{a.name}: {', '.join(parts)}"] if parts else []
 

@@ -8,10 +8,27 @@ from neuralop_mup.core.layers.registry import UNKNOWN, registration
 from neuralop_mup.core.plan import ParamPlan, Plan
 from neuralop_mup.core.raw_kernels import RECOGNISED, proposal
 
+WIDER = "The base is wider than the model"  # start of the warning, for filters
 
-def warnings_for(plan: Plan) -> list[str]:
-    """Return the warnings. Each names the parameter and the line to write."""
-    return [] if plan.rule == "standard" else [*_recognised(plan), *_sums(plan), *_matrices(plan), *_no_readout(plan)]
+
+def warnings_for(plan: Plan, has_base: bool) -> list[str]:
+    """Return the warnings. Each names the parameter and the line to write. Only a base that you pass may be too wide."""
+    if plan.rule == "standard":
+        return []
+    checks = (*([_wider_base] if has_base else []), _recognised, _sums, _matrices, _no_readout)
+    return [message for check in checks for message in check(plan)]
+
+
+def _wider_base(plan: Plan) -> Iterator[str]:
+    """Yield the first row with more channels at base. Coordinate checks use this, but elsewhere it is rarely intended."""
+    for row in plan.rows:
+        for kind, n, b in zip(row.axes, row.shape, row.base_shape, strict=True):
+            if kind in ("in", "out") and b > n:
+                yield (
+                    f"{WIDER}: {row.name!r} has {b} channels at base and {n} here. The base is usually the smaller one, "
+                    "since learning rates are tuned at its size. Check whether model and base are swapped."
+                )
+                return
 
 
 def _recognised(plan: Plan) -> Iterator[str]:

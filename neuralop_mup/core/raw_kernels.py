@@ -14,24 +14,33 @@ itself never runs.
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from neuralop_mup.core.arguments import is_size, plain_attributes, solve_arguments
+from neuralop_mup.core.arguments import each, is_size, solve_arguments, traits
+from neuralop_mup.core.build_models import build_or_none, build_to_compare, changed_dims, sizes_of
 from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.layers.registry import UNKNOWN, Param
-from neuralop_mup.core.rebuild import build_or_none, build_to_compare
 from neuralop_mup.core.rules import default_std
 
 # Note in the plan's row of a recognised kernel.
 RECOGNISED = "recognised by plane waves and initial values"
+# Evidence for a kernel that passes one of the two tests.
+_ACTS = (
+    "It acts on plane waves like a Fourier kernel, but its values are not uniform on [0, 1/(in·out)): init is the "
+    "constructor's initialization."
+)
+_LOOKS = (
+    "Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed. Register "
+    "it only if it is a Fourier kernel with these dimensions."
+)
 # Sizes of the small layers, which take milliseconds in three dimensions.
 _WIDTH, _MODES = 8, 4
 # Bound on rounding errors of entries that do not affect the response, relative to the largest entry.
@@ -40,9 +49,6 @@ _TINY = 1e-4
 _SAMPLE = 65536  # a kernel may hold a billion numbers
 
 Axes = tuple[str, ...]
-Entry = tuple[int, ...]
-# A dimension of a parameter.
-Dim = tuple[str, int]
 
 
 class _NotTestable(Exception):
@@ -71,27 +77,18 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
         if info.param.init != UNKNOWN or info.frozen or not _may_be_kernel(p):
             continue
         layer = model.get_submodule(info.owner)
-        key = (*_choices(layer), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
+        choices = {own: value for own, value in traits(layer).items() if not is_size(value)}
+        key = (str(choices), *((own, q.ndim, q.dtype) for own, q in layer.named_parameters()))
         if key not in tested:
             tested[key] = _test(layer)
         axes, init = tested[key].get(name.rpartition(".")[2], ((), ""))
         if axes and init == "positive" and is_positive(p, axes):
             result[name] = replace(info, param=Param("spectral", axes, init), recognised=True)
-        elif axes or (guess := _guess_axes(p)):
-            text = proposal(axes, init) if axes else proposal(guess, "positive")
-            result[name] = replace(info, proposal=text, acts_as_kernel=bool(axes))
+        elif axes:
+            result[name] = replace(info, proposal=proposal(axes, init), evidence=_ACTS)
+        elif guess := _guess_axes(p):
+            result[name] = replace(info, proposal=proposal(guess, "positive"), evidence=_LOOKS)
     return result
-
-
-def _choices(layer: nn.Module) -> tuple[Any, ...]:
-    """Return all choices of a layer except sizes: flags, functions, and types of children."""
-    flags = {key: str(value) for key, value in plain_attributes(layer).items() if not is_size(value)}
-    functions = {
-        key: getattr(value, "__code__", getattr(value, "__qualname__", type(value)))
-        for key, value in vars(layer).items()
-        if callable(value)
-    }
-    return (*flags.items(), *functions.items(), *map(type, layer.modules()))
 
 
 def proposal(axes: Axes, init: str) -> str:
@@ -141,17 +138,17 @@ def _guess_axes(p: torch.Tensor) -> Axes:
 
 def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
     """Return the name of the initialization that fits a kernel at all sizes, or an empty string."""
-    if all(is_positive(p, axes) for p in drawn):
-        return "positive"
-    for word in ("mean_fan", "fan_out"):
-        ratios = []
-        for p in drawn:
-            fan_in, fan_out = p.shape[axes.index("in")], p.shape[axes.index("out")]
-            std = default_std(word, fan_in, fan_out) / (2**0.5 if "pair" in axes else 1)
-            ratios.append(float(p.abs().square().mean().sqrt()) / std)
-        if all(abs(ratio - 1) < 4 / p.numel() ** 0.5 for ratio, p in zip(ratios, drawn, strict=True)):
+    for word in ("positive", "mean_fan", "fan_out"):
+        if all(_is_drawn_by(word, p, axes) for p in drawn):
             return word
     return ""
+
+
+def _is_drawn_by(word: str, p: torch.Tensor, axes: Axes) -> bool:
+    if word == "positive":
+        return is_positive(p, axes)
+    std = default_std(word, p.shape[axes.index("in")], p.shape[axes.index("out")]) / (2**0.5 if "pair" in axes else 1)
+    return abs(float(p.abs().square().mean().sqrt()) / std - 1) < 4 / p.numel() ** 0.5
 
 
 # ------------------------------------------------------------------------------------------------ layers of other sizes
@@ -161,94 +158,68 @@ def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
     """Return axes and initialization of each parameter that acts as a Fourier kernel in rebuilt layers."""
     names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
     n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
-    arguments = _arguments_of(layer) if len(n_axes) == 1 else None
-    if arguments is None:
+    found = solve_arguments(layer, partial(build_or_none, type(layer))) if len(n_axes) == 1 else []
+    if not found:
         return {}
+    grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves the modes at all sizes
     with build_to_compare(), torch.device("cpu"), torch.enable_grad():
-        maker = _Maker(layer, arguments, names)
-        grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves the modes at all sizes
         for last in (False, True):
             with suppress(_NotTestable):
-                if found := _kernels(maker, partial(_Waves, names=names, grid=grid, last=last)):
-                    return found
+                if kernels := _kernels(layer, found[0], partial(_Waves, names=names, grid=grid, last=last)):
+                    return kernels
     return {}
 
 
-def _arguments_of(layer: nn.Module) -> dict[str, Any] | None:
-    """Return constructor arguments that give the layer's shapes and choices."""
-    for arguments in solve_arguments(layer, partial(build_or_none, type(layer))):
-        again = build_or_none(type(layer), arguments)
-        if again is not None and _choices(again) == _choices(layer):
-            return arguments
-    return None
-
-
-class _Maker:
-    """Build a layer at other sizes.
-
-    Attributes
-    ----------
-    effects : dict of str to set
-        Dimensions that each size argument of the kernels changes.
-    """
-
-    def __init__(self, layer: nn.Module, arguments: Mapping[str, Any], names: Sequence[str]) -> None:
-        self._class, self._arguments = type(layer), arguments
-        own = {name: layer.get_parameter(name).shape for name in names}
-        self.effects: dict[str, set[Dim]] = {}
-        for key, value in arguments.items():
-            if is_size(value) and (changed := self._changed(own, key)):
-                self.effects[key] = changed
-        self._small = {key: _MODES if "mode" in key.lower() else _WIDTH for key in self.effects}
-
-    def _changed(self, own: Mapping[str, Sequence[int]], key: str) -> set[Dim]:
-        """Return the dimensions that change if one is added to an argument."""
-        again = build_or_none(self._class, {**self._arguments, key: _resized(self._arguments[key], 1, 1)})
-        other = {} if again is None else {name: p.shape for name, p in again.named_parameters()}
-        if any(len(other.get(name, ())) != len(shape) for name, shape in own.items()):
-            return set()
-        return {(name, a) for name, shape in own.items() for a, n in enumerate(shape) if n != other[name][a]}
-
-    def build(self, more: Mapping[str, int]) -> nn.Module:
-        """Return the small layer, with ``more`` added to sizes."""
-        arguments = dict(self._arguments)
-        for key, size in self._small.items():
-            arguments[key] = _resized(arguments[key], 0, size + more.get(key, 0))
-        layer = build_or_none(self._class, arguments, "cpu")
-        if layer is None:
-            raise _NotTestable
-        return layer.eval()
-
-
-def _resized(value: Any, times: int, more: int) -> Any:
-    """Return ``times * value + more``, for each number if it is a list or tuple."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_resized(item, times, more) for item in value)
-    return times * value + more
-
-
-def _kernels(maker: _Maker, waves_of: Callable[[nn.Module], "_Waves"]) -> dict[str, tuple[Axes, str]]:
+def _kernels(
+    layer: nn.Module, arguments: Mapping[str, Any], waves_of: Callable[[nn.Module], "_Waves"]
+) -> dict[str, tuple[Axes, str]]:
     """Return parameters that act as Fourier kernels, grow along their axes, and have equal gain at all sizes."""
-    first = maker.build({})
+    effects = _effects(layer, arguments)
+    small = {key: _MODES if "mode" in key.lower() else _WIDTH for key, dims in effects.items() if any(dims.values())}
+
+    def build(keys: Iterable[str], more: int) -> nn.Module:
+        """Return the small layer, with ``more`` added to sizes."""
+        sizes = {**small, **{key: small[key] + more for key in keys}}
+        resized = {key: _filled(arguments[key], size) for key, size in sizes.items()}
+        again = build_or_none(type(layer), {**arguments, **resized}, "cpu")
+        if again is None:
+            raise _NotTestable
+        return again.eval()
+
+    first = build((), 0)
     waves = waves_of(first)
     axes = {name: own for name in waves.kernels if (own := waves.axes_of(name))}
-    if not axes or not waves.is_affine() or not waves.keeps_waves():
+    if not axes or not waves.are_kept():
         return {}
-    kinds = {key: {axes[name][a] for name, a in dims if name in axes} for key, dims in maker.effects.items()}
+    kinds = {key: {own[a] for name, own in axes.items() for a in effects[key].get(name, ())} for key in small}
     kinds = {key: grown for key, grown in kinds.items() if grown}
     of_width = [key for key, grown in kinds.items() if grown <= {"in", "out"}]
     of_modes = [key for key, grown in kinds.items() if grown <= {"modes", "modes_single"}]
     if not of_width or not of_modes or len(of_width) + len(of_modes) < len(kinds):
         return {}
-    others = [maker.build(dict.fromkeys(of_width, _WIDTH)), maker.build(dict.fromkeys(of_modes, 2))]
+    others = [build(of_width, _WIDTH), build(of_modes, 2)]
     gains = [waves.gains(), *(waves_of(other).gains() for other in others)]
-    drawn = [first, *others, maker.build({key: _WIDTH for key in of_width if kinds[key] == {"out"}})]
+    drawn = [first, *others, build([key for key in of_width if kinds[key] == {"out"}], _WIDTH)]
     found = {}
     for name, own in axes.items():
         at_sizes = [gain[name] for gain in gains]
         if max(at_sizes) < 1.001 * min(at_sizes):
             found[name] = own, _init_of([layer.get_parameter(name).detach() for layer in drawn], own)
     return found
+
+
+def _filled(value: Any, size: int) -> Any:
+    return each(value, lambda n: size)
+
+
+def _effects(layer: nn.Module, arguments: Mapping[str, Any]) -> dict[str, dict[str, set[int]]]:
+    """Return the dimensions of each parameter that change if one is added to an argument, by argument."""
+    larger = {
+        key: build_or_none(type(layer), {**arguments, key: each(value, lambda n: n + 1)})
+        for key, value in arguments.items()
+        if is_size(value)
+    }
+    return {key: changed_dims(sizes_of(layer), sizes_of(other)) for key, other in larger.items() if other is not None}
 
 
 # -------------------------------------------------------------------------------------------------------- plane waves
@@ -270,7 +241,7 @@ class _Waves:
         self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
         # In a real field, waves with a positive last number cover all waves.
         self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
-        self._moved: dict[Any, dict[str, torch.Tensor]] = {}
+        self.moved = cache(self._moved)
 
     def _normal_like(self, p: torch.Tensor) -> torch.Tensor:
         parts = torch.randn(*p.shape, *([2] if p.is_complex() else []), generator=self._random)
@@ -279,11 +250,6 @@ class _Waves:
     def wave(self, k: tuple[int, ...], phase: float = 0.7) -> torch.Tensor:
         terms = [2 * math.pi * number / n * torch.arange(n) for number, n in zip(k, self.grid, strict=True)]
         return torch.cos(phase + torch.stack(torch.meshgrid(*terms, indexing="ij")).sum(0))
-
-    def in_channel(self, field: torch.Tensor, channel: int, channels: int) -> torch.Tensor:
-        x = torch.zeros(1, channels, *self.grid)
-        x[0, channel] = field
-        return x
 
     def answer(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
         """Return the layer's output with kernels multiplied by ``scale``. Channels of input and output come first."""
@@ -297,25 +263,23 @@ class _Waves:
             raise _NotTestable
         return y
 
-    def moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
+    def _moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
         """Return the effect of each kernel entry on an output channel, for a wave in one input channel."""
-        key = (k, channel, out)
-        if key not in self._moved:
-            y = self.answer(self.in_channel(self.wave(k), channel, self.channels))
-            if out >= y.shape[1]:
-                raise _NotTestable
-            onto = self.in_channel(self.wave(k, 0.3), out, y.shape[1])
-            kernels = list(self.kernels.values())
-            grads = torch.autograd.grad((y * onto).sum(), kernels, materialize_grads=True)
-            sizes = [g.abs() if g.is_complex() else g.abs().amax(-1) for g in grads]
-            self._moved[key] = dict(zip(self.kernels, sizes, strict=True))
-        return self._moved[key]
+        x = torch.zeros(1, self.channels, *self.grid)
+        x[0, channel] = self.wave(k)
+        y = self.answer(x)
+        if out >= y.shape[1]:
+            raise _NotTestable
+        onto = (y[0, out] * self.wave(k, 0.3)).sum()
+        grads = torch.autograd.grad(onto, list(self.kernels.values()), materialize_grads=True)
+        sizes = [g.abs() if g.is_complex() else g.abs().amax(-1) for g in grads]
+        return dict(zip(self.kernels, sizes, strict=True))
 
     def gains(self) -> dict[str, float]:
         """Return the largest effect of an entry, for each kernel."""
         return {name: max(float(self.moved(signs)[name].max()) for signs in self.signs) for name in self.names}
 
-    def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[Entry]:
+    def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[tuple[int, ...]]:
         """Return the kernel entries that have an effect."""
         hits = self.moved(k, channel, out)[name] > _TINY * self.gains()[name]
         return [tuple(entry) for entry in torch.nonzero(hits).tolist()]
@@ -328,56 +292,43 @@ class _Waves:
         if not seen or len(seen) != 2 ** sum(both):
             return ()
         first, ends = seen[0], (0, 1, self.channels - 1)
-        of_in = {i: self.entries(name, first, i, 0) for i in ends}
-        of_out = {o: self.entries(name, first, 0, o) for o in ends}
-        kinds = {_numbered_axis(of_in): "in", _numbered_axis(of_out): "out"}
+        of_in = [self.entries(name, first, i, 0) for i in ends]
+        of_out = [self.entries(name, first, 0, o) for o in ends]
+        kinds = {_axis_of(of_in): "in", _axis_of(of_out): "out"}
         for j in range(n):
             signs = (1, -1) if both[j] else (first[j],)
             numbers = [sign * k for sign in signs for k in (1, 2, _MODES - 1)]
             beyond = (_WIDTH + 1) * first[j]  # beyond the length of any axis
-            along = {k: self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond)}
-            if along.pop(beyond):
+            *along, none = (self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond))
+            if none:
                 return ()
             kinds[_axis_of(along)] = "modes" if both[j] else "modes_single"
         if {*kinds} != {*range(n + 2)}:
             return ()
         return (*(kinds[a] for a in range(n + 2)), *([] if p.is_complex() else ["pair"]))
 
-    def is_affine(self) -> bool:
-        """Return whether the output is affine in the kernels, and not, for example, in their logarithms or products."""
-        x = torch.randn(1, self.channels, *self.grid, generator=self._random)
-        with torch.no_grad():
-            none, plus, minus = (self.answer(x, scale) for scale in (0.0, 1.0, -1.0))
-        bend, size = (plus + minus - 2 * none).abs().max(), (plus - minus).abs().max()
-        return bool(bend < 1e-3 * size)
-
-    def keeps_waves(self) -> bool:
-        """Return whether the kernels' contribution to the response to a wave has the same wavenumber."""
+    def are_kept(self) -> bool:
+        """Return whether the output is affine in the kernels, and what they add to a wave has the same wavenumber."""
         for signs in self.signs:
             k = (*signs[:-1], 2)
-            x = self.in_channel(self.wave(k), 0, self.channels)
+            amplitudes = torch.randn(1, self.channels, *(1,) * len(k), generator=self._random)
             with torch.no_grad():
-                added = (self.answer(x) - self.answer(x, 0.0))[0]
-            energy = torch.fft.fftn(added, dim=tuple(range(1, added.ndim))).abs().square().sum(0)
+                none, plus, minus = (self.answer(amplitudes * self.wave(k), scale) for scale in (0.0, 1.0, -1.0))
+            bend, size = (plus + minus - 2 * none).abs().max(), (plus - minus).abs().max()
+            energy = torch.fft.fftn((plus - none)[0], dim=tuple(range(1, none.ndim - 1))).abs().square().sum(0)
             at_k = energy[k] + energy[tuple(-number for number in k)]
-            if at_k < 0.999 * energy.sum():
+            if not bend < 1e-3 * size or at_k < 0.999 * energy.sum():
                 return False
         return True
 
 
-def _axis_of(found: Mapping[int, list[Entry]]) -> int:
+def _axis_of(found: Sequence[list[tuple[int, ...]]]) -> int:
     """Return the only axis along which the entries of different waves or channels differ, or -1.
 
     Each wave or channel must have exactly one entry.
     """
-    entries = [own[0] for own in found.values() if len(own) == 1]
+    entries = [own[0] for own in found if len(own) == 1]
     if len({*entries}) < len(found):
         return -1
     differing = [a for a, numbers in enumerate(zip(*entries, strict=True)) if len({*numbers}) > 1]
     return differing[0] if len(differing) == 1 else -1
-
-
-def _numbered_axis(found: Mapping[int, list[Entry]]) -> int:
-    """Return that axis if its indices equal the channel numbers, else -1."""
-    a = _axis_of(found)
-    return a if a >= 0 and all(own[0][a] == i for i, own in found.items()) else -1

@@ -4,32 +4,28 @@ A *part* is the model, or a model inside it, that keeps its constructor argument
 it again on the meta device, as a base and as a probe. A base may also be a model or a file.
 """
 
-import io
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
-from contextvars import ContextVar
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import is_lazy
 
 from neuralop_mup.core.arguments import (
+    code_of,
     constructor_arguments,
     defaults_of,
+    each,
     is_size,
     keeps_all_arguments,
     keeps_arguments,
     names_of_arguments,
     solve_arguments,
 )
+from neuralop_mup.core.build_models import build_or_none, changed_dims, construct, new, sizes_of
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.infshape import load_shapes
 from neuralop_mup.errors import MupError, nearest
@@ -52,12 +48,6 @@ _MODES = (
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
 # An argument is a factor, not a width, if kernels have at least this many times as many channels.
 _FACTOR = 8
-_COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
-
-
-def is_built_to_compare() -> bool:
-    """Return whether the package is now constructing a base or a probe, to read only its sizes."""
-    return _COMPARING.get()
 
 
 @dataclass(frozen=True)
@@ -74,6 +64,9 @@ class RebuildableModel:
         Parameters of the whole model.
     solved : sequence of str
         Arguments solved from the model's shapes.
+    derived : mapping
+        Defaults of the arguments that the constructor replaces, as in ``mlp_dim or 4 * width``. The model has the same
+        shapes with the default.
     """
 
     name: str
@@ -81,24 +74,53 @@ class RebuildableModel:
     arguments: Mapping[str, Any]
     described: Mapping[str, ParameterInfo]
     solved: Sequence[str] = ()
+    derived: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
         return f"{self.name}." if self.name else ""
 
-    @property
+    @cached_property
+    def infos(self) -> dict[str, ParameterInfo]:
+        """Parameters of the model, by name without its prefix."""
+        described = self.described.items()
+        return {name.removeprefix(self.prefix): info for name, info in described if name.startswith(self.prefix)}
+
+    @cached_property
     def kernels(self) -> list[str]:
-        """Names of the model's kernels, without its prefix."""
-        return [
-            name.removeprefix(self.prefix)
-            for name, info in self.described.items()
-            if (info.param.role == "spectral" or info.proposal) and name.startswith(self.prefix)
-        ]
+        return [name for name, info in self.infos.items() if info.param.role == "spectral" or info.proposal]
 
     @property
     def named_widths(self) -> list[str]:
         """Integer arguments with a usual name of a width."""
         return [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        return sizes_of(self.model)
+
+    def built(self, **overrides: Any) -> nn.Module:
+        """Return a model of the same class from its arguments and overrides, on the meta device if possible."""
+        arguments = {**self.arguments, **self.derived, **overrides}
+        return construct(lambda: new(type(self.model), arguments), f"{type(self.model).__name__} with {overrides}")
+
+    def enlarged(self, *keys: str) -> dict[str, tuple[int, ...]]:
+        """Return the model's sizes with these arguments doubled, or tripled if doubling removes a layer, as in GNOBlock."""
+        for factor in (2, 3):
+            sizes = sizes_of(self.built(**{key: _times(self.arguments[key], factor, key) for key in keys}))
+            if sizes.keys() == self.sizes.keys():
+                break
+        return sizes
+
+    def effects(self, *keys: str) -> dict[str, set[int]]:
+        """Return the dimensions that change if these arguments grow, by parameter; without arguments, if built again.
+
+        An error of the constructor is a change.
+        """
+        try:
+            return changed_dims(self.sizes, self.enlarged(*keys))
+        except MupError as error:  # for example an image that must be square
+            return {str(error): set()}
 
     @cached_property
     def widths(self) -> list[str]:
@@ -107,49 +129,25 @@ class RebuildableModel:
         """
         named = self.named_widths
         if keeps_arguments(self.model):  # a subclass may add other names
-            return [key for key in named if key in _THEIRS or self._is_widened([key])]
-        if found := [key for key in named if self._is_widened([key])] or (named if self._is_widened(named) else []):
+            return [key for key in named if key in _THEIRS or self._widens(key)]
+        if found := [key for key in named if self._widens(key)] or (named if named and self._widens(*named) else []):
             return found
-        others = [key for key, value in self.arguments.items() if isinstance(value, Integral) and self._widens_kernels(key)]
+        numbers = [key for key, value in self.arguments.items() if isinstance(value, Integral)]
+        others = [key for key in numbers if key not in (*_DATA, *_MODES) and self._widens(key, only_channels=True)]
         return others if len(others) == 1 else []
 
-    def _widens_kernels(self, key: str) -> bool:
-        """Return whether an argument changes the channels of all kernels and no modes."""
-        effects = {name: dims for name, dims in self._effects(key).items() if name in self.kernels}
-        infos = [(self.described[self.prefix + name], a) for name, dims in effects.items() for a in dims]
-        if key in _DATA or key in _MODES or not self.kernels or effects.keys() != {*self.kernels}:
-            return False
-        is_factor = min(info.tensor_shape[a] for info, a in infos) >= _FACTOR * self.arguments[key]
-        return not is_factor and {info.param.axes[a] for info, a in infos} <= {"in", "out"}
+    def _widens(self, *keys: str, only_channels: bool = False) -> bool:
+        """Return whether kernels grow with arguments that are no factors; with ``only_channels``, all kernels, and no modes.
 
-    @cached_property
-    def derived(self) -> dict[str, Any]:
-        """Defaults of the arguments that the constructor replaces, as in ``mlp_dim or 4 * width``. The model has the same
-        shapes with the default.
+        If the model has no kernels, all its parameters count.
         """
-        found: dict[str, Any] = {}
-        defaults = {} if keeps_arguments(self.model) else defaults_of(type(self.model))
-        # A default may depend on an earlier argument, so start with the last one.
-        for key, default in reversed(defaults.items()):
-            own = self.arguments.get(key)
-            is_other = key not in self.solved and is_size(own) and _as_tuples(own) != _as_tuples(default)
-            if is_other and self._effects(key, **found) and not self._changed_by({**found, key: default}):
-                found[key] = default
-        return found
-
-    def _effects(self, key: str, **others: Any) -> dict[str, set[int]]:
-        """Return the dimensions of each parameter that change if an argument is doubled."""
-        return self._changed_by({**others, key: _times(self.arguments[key], 2, key)})
-
-    def _changed_by(self, overrides: Mapping[str, Any]) -> dict[str, set[int]]:
-        with suppress(MupError):
-            shapes = _shapes(construct(lambda: self._built({**self.arguments, **overrides}), "It"))
-            own = _shapes(self.model)
-            if shapes.keys() == own.keys() and all(len(shapes[name]) == len(shape) for name, shape in own.items()):
-                pairs = {name: enumerate(zip(shape, shapes[name], strict=True)) for name, shape in own.items()}
-                found = {name: {a for a, (n, m) in dims if n != m} for name, dims in pairs.items()}
-                return {name: dims for name, dims in found.items() if dims}
-        return {"": set()}
+        effects = self.effects(*keys)
+        grown = [(info, a) for name, info in self.infos.items() for a in effects.get(name, ())]
+        grown = [(info, a) for info, a in grown if info.proposal or info.param.role == "spectral" or not self.kernels]
+        if not grown or min(info.tensor_shape[a] for info, a in grown) >= _FACTOR * min(self.arguments[key] for key in keys):
+            return False
+        are_channels = {info.param.axes[a] for info, a in grown} <= {"in", "out"}
+        return not only_channels or (bool(self.kernels) and effects.keys() >= {*self.kernels} and are_channels)
 
     @property
     def possible_widths(self) -> dict[str, str]:
@@ -160,120 +158,40 @@ class RebuildableModel:
         """
         if keeps_arguments(self.model) or not self.widths:
             return {}
-        wider, found = self.probes["width"], {}
-        own = _shapes(self.model)
-        grows = {n: {a for a, (x, y) in enumerate(zip(s, wider.get(n, s), strict=True)) if x != y} for n, s in own.items()}
+        grows, found = changed_dims(self.sizes, self.probes["width"]), {}
         for key, value in self.arguments.items():
             is_other = key not in (*self.widths, *self.derived, *_MODES, *_DATA) and is_size(value)
-            effects = self._effects(key, **self.derived) if is_other else {}
-            dims = [(name, a) for name, axes in effects.items() if grows.get(name) for a in axes - grows[name]]
-            kinds = [self.described[self.prefix + name].param.axes[a] for name, a in dims]
-            if dims and (key in WIDTHS or (kinds[0] == "out" and "in" in kinds)):
+            effects = self.effects(key) if is_other else {}
+            growing = {name: effects.get(name, set()) - grows[name] for name in self.infos if grows.get(name)}
+            dims = [(name, self.infos[name].param.axes[a]) for name, own in growing.items() for a in own]
+            if dims and (key in WIDTHS or (dims[0][1] == "out" and "in" in dict(dims).values())):
                 found[key] = dims[0][0]
         return found
 
-    def _is_widened(self, keys: Sequence[str]) -> bool:
-        try:
-            larger = _probe(self, keys)
-        except MupError:  # for example an image that must be square
-            return False
-        own = _shapes(self.model)
-        pairs = [(own[name], larger.get(name, own[name])) for name in self.kernels or own]
-        if any(len(a) != len(b) for a, b in pairs):  # the dimension of space
-            return False
-        channels = [n for a, b in pairs for n, m in zip(a, b, strict=True) if n != m]
-        return bool(channels) and min(channels) < _FACTOR * min(self.arguments[key] for key in keys)
-
     @cached_property
-    def probes(self) -> dict[str, dict[str, torch.Size]]:
-        """Shapes of the parameters at twice the width and at twice the modes."""
+    def probes(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """Sizes at twice the width and at twice the modes."""
         doubled = {"width": (*self.widths, *_FURTHER_WIDTHS), "modes": _MODES}
         given = {key for key, value in self.arguments.items() if value is not None}
-        return {what: _probe(self, given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
-
-    def built(self, **overrides: Any) -> nn.Module:
-        """Return a model of the same class from its arguments and overrides, on the meta device if possible."""
-        arguments = {**self.arguments, **self.derived, **overrides}
-        return construct(lambda: self._built(arguments), f"{type(self.model).__name__} with {overrides}")
-
-    def _built(self, arguments: Mapping[str, Any]) -> nn.Module:
-        return type(self.model)(**{key: _copied(value) for key, value in arguments.items()})
+        return {what: self.enlarged(*given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
 
 
-def _copied(given: Any) -> Any:
-    """Return a copy of a list, module or tensor, since constructors may change their arguments.
-
-    GINO appends to its lists, and its checkpoints contain them. A constructor may draw the weights of its children. On the
-    meta device, copies of modules use no memory.
-    """
-    if not isinstance(given, (list, nn.Module, torch.Tensor)):
-        return given
-    kept = given.parameters() if isinstance(given, nn.Module) and torch.empty(0).is_meta else ()
-    memo: dict[int, Any] = {id(p): nn.Parameter(p.detach().to("meta"), p.requires_grad) for p in kept if not is_lazy(p)}
-    try:
-        return deepcopy(given, memo)
-    except Exception:  # it may hold a lock, for example
-        return given
+def _times(value: Any, factor: int, key: str) -> Any:
+    """Multiply a size by a factor. A token with one channel is no width and stays."""
+    return each(value, lambda n: n if key in _FURTHER_WIDTHS and n == 1 else n * factor)
 
 
-def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
-    """Build on the meta device, without memory.
-
-    If the constructor reads numbers, build on the CPU with weights on the meta device. If it reads weights, build everything
-    on the CPU. The state of the random numbers does not change, even if ``build`` seeds them.
-
-    Raises
-    ------
-    MupError
-        If the constructor raises an error.
-    """
-    try:
-        with build_to_compare():
-            # Some constructors read tensors. The last attempt raises any other error.
-            for without_memory in (torch.device("meta"), _weights_on_meta()):
-                with suppress(Exception), without_memory:
-                    return build()
-            return build()
-    except Exception as error:  # report any error of the constructor
-        raise MupError(f"{what} cannot be built: {type(error).__name__}: {error}.") from error
-
-
-@contextmanager
-def build_to_compare() -> Iterator[None]:
-    """Construct models without side effects: no random numbers, printed text, warnings or plan."""
-    comparing = _COMPARING.set(True)
-    try:
-        # UNO's constructor prints, and layers of unusual sizes warn.
-        with torch.random.fork_rng(devices=[]), redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        _COMPARING.reset(comparing)
-
-
-def build_or_none(cls: type[nn.Module], arguments: Mapping[str, Any], device: str = "meta") -> nn.Module | None:
-    """Return a module built with fixed random numbers, or None if its constructor raises an error."""
-    with build_to_compare(), suppress(Exception), torch.device(device):
-        torch.default_generator.manual_seed(0)  # torch.manual_seed would also seed GPUs
-        return cls(**{key: _copied(value) for key, value in arguments.items()})
-    return None
-
-
-@contextmanager
-def _weights_on_meta() -> Iterator[None]:
-    """Move each parameter to the meta device when a module registers it. Nothing else changes."""
-
-    def without_memory(module: nn.Module, name: str, p: nn.Parameter) -> nn.Parameter | None:
-        # The hook affects the whole process, and another thread may build a model to train.
-        if not is_built_to_compare() or p.is_meta or is_lazy(p):
-            return None
-        return nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad)
-
-    handle = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]  # may return a parameter
-    try:
-        yield
-    finally:
-        handle.remove()
+def _with_derived(part: RebuildableModel) -> RebuildableModel:
+    """Return the part with the arguments that its constructor replaces."""
+    defaults = {} if keeps_arguments(part.model) else defaults_of(type(part.model))
+    # A default may depend on an earlier argument, so start with the last one.
+    for key, default in reversed(defaults.items()):
+        own = part.arguments.get(key)
+        with_default = replace(part, derived={**part.derived, key: default})
+        is_other = key not in part.solved and is_size(own) and _as_tuples(own) != _as_tuples(default)
+        if is_other and part.effects(key) and not with_default.effects():
+            part = with_default
+    return part
 
 
 def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], base: Any) -> list[RebuildableModel]:
@@ -286,20 +204,18 @@ def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], b
             continue
         is_named = bool(overrides) and overrides.keys() <= set(names_of_arguments(type(module)))
         part = RebuildableModel(name, module, constructor_arguments(module) or {}, described)
-        part = _with_solved_arguments(part, builds_base, is_named)
-        if not part.arguments or (name and not part.kernels):
+        if name and not part.kernels:
             continue
-        if not (part.named_widths or is_named or (not keeps_arguments(module) and part.widths)):
+        part = _with_solved_arguments(_with_derived(part), builds_base, is_named)
+        if not part.arguments or not (is_named or part.named_widths or part.widths):
             continue
-        if not (changed := _changed(part)):
+        if not (changed := next(iter(part.effects()), "")):
             rebuildable += [part] if is_named or part.widths else []
         elif builds_base and not name and keeps_all_arguments(module):
             raise MupError(
                 f"{type(module).__name__} was changed after construction: its constructor arguments give another "
                 f"{changed!r}. So a base cannot be built from overrides. Pass a base model with the same change."
             )
-    if builds_base:
-        _warn_of_fixed_sizes(model, rebuildable, overrides)
     if builds_base and not rebuildable:
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
         if not any(info.param.role == "spectral" or info.proposal for info in described.values()):
@@ -328,35 +244,37 @@ def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_named: 
     model = part.model
     if not part.kernels or not {*WIDTHS} & {*names_of_arguments(type(model))} or keeps_all_arguments(model):
         return part
-    if part.arguments and not _changed(part):
+    if part.arguments and not part.effects():
         return part
     solutions = [
-        replace(part, arguments=arguments, solved=[key for key in arguments if key not in vars(model)])
+        _with_derived(
+            RebuildableModel(
+                part.name, model, arguments, part.described, [key for key in arguments if key not in vars(model)]
+            )
+        )
         for arguments in solve_arguments(model, partial(build_or_none, type(model)))
     ]
     solutions = [solution for solution in solutions if solution.widths or is_named]
-    for other in solutions[1:]:
-        if other.probes != solutions[0].probes:
-            one, two = ({key: s.arguments[key] for key in s.solved} for s in (solutions[0], other))
-            if builds_base:
-                raise MupError(
-                    f"{type(model).__name__} does not keep its constructor arguments. Both {one} and {two} give its shapes, "
-                    "but different dimensions grow with the width. Pass the base: "
-                    f"nm.parametrize(model, base=lambda: {type(model).__name__}(…))."
-                )
-            return part
-    return solutions[0] if solutions else part
+    others = [solution for solution in solutions if solution.probes != solutions[0].probes]
+    if others and builds_base:
+        one, two = ({key: s.arguments[key] for key in s.solved} for s in (solutions[0], others[0]))
+        raise MupError(
+            f"{type(model).__name__} does not keep its constructor arguments. Both {one} and {two} give its shapes, but "
+            "different dimensions grow with the width. Pass the base: "
+            f"nm.parametrize(model, base=lambda: {type(model).__name__}(…))."
+        )
+    return solutions[0] if solutions and not others else part
 
 
-def _warn_of_fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> None:
-    """Warn of layers and arguments that stay fixed at base but may grow with the kernels."""
+def _fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings of layers and arguments that stay fixed at base but may grow with the kernels."""
     cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
     for part in parts:
         sizes = {part.arguments[key] for key in part.named_widths}
         same_size = (name for name, shape in shapes.items() if not name.startswith(inside) and sizes & {*shape})
         if (name := next(same_size, None)) is not None:
-            _warn(
+            yield (
                 f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}. It is treated as fixed. If it "
                 "grows, pass a base of another width, base=lambda: …, or let your class keep each constructor argument, "
                 "the width under a usual name (self.width = width)."
@@ -364,7 +282,7 @@ def _warn_of_fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], ov
             )
         for key, name in part.possible_widths.items():
             if key not in overrides:
-                _warn(
+                yield (
                     f"{key} = {part.arguments[key]} of {type(part.model).__name__} stays the same at base, although "
                     f"{part.prefix + name!r} grows with {part.widths[0]} in its other dimension. If {key} grows with the "
                     f"model, write its size at base: base={{{part.widths[0]!r}: …, {key!r}: …}}."
@@ -373,47 +291,10 @@ def _warn_of_fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], ov
 
 def _arguments_that_change(model: nn.Module, name: str, described: Mapping[str, ParameterInfo]) -> str:
     """Return a sentence with the line to write if constructor arguments change a parameter's shape, else an empty one."""
-    whole = RebuildableModel("", model, constructor_arguments(model) or {}, described)
+    whole = _with_derived(RebuildableModel("", model, constructor_arguments(model) or {}, described))
     sizes = [key for key, value in whole.arguments.items() if key not in _DATA and is_size(value)]
-    keys = [key for key in sizes if name in whole._effects(key)] if not _changed(whole) else []
+    keys = [key for key in sizes if name in whole.effects(key)] if not whole.effects() else []
     return f" It changes with {', '.join(keys)}: base={{{keys[0]!r}: …}}." if keys else ""
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=7)  # at the call of parametrize
-
-
-def _changed(part: RebuildableModel) -> str:
-    """Return a size that differs if the model is built again, or an error; empty if all sizes agree."""
-    try:
-        again = _sizes_of(part.built())
-    except MupError as error:
-        return str(error)
-    now = _sizes_of(part.model)
-    return next((name for name in {**now, **again} if now.get(name) != again.get(name)), "")
-
-
-def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    """Return the shape of each parameter."""
-    return {name: p.shape for name, p in model.named_parameters()}
-
-
-def _sizes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of parameters and the active modes of convolutions, by name."""
-    named = model.named_parameters(remove_duplicate=False)
-    shapes = {name: () if is_lazy(p) else tuple(p.shape) for name, p in named}
-    convs = {f"{name}.n_modes": m for name, m in model.named_modules() if hasattr(m, "weight") and hasattr(m, "n_modes")}
-    return {**shapes, **{name: active_modes(conv) for name, conv in convs.items()}}
-
-
-def active_modes(conv: Any) -> tuple[int, ...]:
-    """Return the active modes of a convolution. This is cheap enough for every step."""
-    return (*as_tuple(conv.n_modes), *getattr(conv, "half_n_modes", ()))
-
-
-def as_tuple(modes: Any) -> tuple:
-    """Return the modes of a layer as a tuple. Layers outside neuralop may keep one number for all axes."""
-    return tuple(modes) if isinstance(modes, Iterable) else (modes,)
 
 
 def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
@@ -423,24 +304,19 @@ def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
     return {
         **dict.fromkeys(part.widths, WIDTH),
         **{
-            key: _each(arguments[key], lambda own: max(1, round(own * WIDTH / width)))
+            key: each(arguments[key], lambda own: max(1, round(own * WIDTH / width)))
             for key in _FURTHER_WIDTHS
             if key in arguments
         },
-        **{key: _each(arguments[key], lambda own: MODES) for key in _MODES if key in arguments},
+        **{key: each(arguments[key], lambda own: MODES) for key in _MODES if key in arguments},
     }
-
-
-def _each(value: Any, to: Callable[[Any], Any]) -> Any:
-    """Apply a function to a number, or to each number in a list or tuple."""
-    return type(value)([_each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
 
 
 def _as_tuples(value: Any) -> Any:
     return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, torch.Size]]:
+def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the shapes of all parameters with twice the width or modes in one part, by a description of the change."""
     return {
         f"{part.name or type(part.model).__name__} of twice the {what}": {part.prefix + n: s for n, s in shapes.items()}
@@ -448,21 +324,6 @@ def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, torch.Size]]
         if part.widths
         for what, shapes in part.probes.items()
     }
-
-
-def _probe(part: RebuildableModel, names: Iterable[str]) -> dict[str, torch.Size]:
-    """Return shapes with these sizes doubled, or tripled if doubling removes a layer, as in GNOBlock."""
-    for factor in (2, 3):
-        sizes = {name: _times(part.arguments[name], factor, name) for name in names}
-        shapes = _shapes(part.built(**sizes))
-        if list(shapes) == list(_shapes(part.model)):
-            break
-    return shapes
-
-
-def _times(value: Any, factor: int, name: str) -> Any:
-    """Multiply a size by a factor. A token with one channel is no width and stays."""
-    return _each(value, lambda n: n if name in _FURTHER_WIDTHS and n == 1 else n * factor)
 
 
 def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -473,7 +334,7 @@ def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> di
         if key not in names:
             raise MupError(f"base has the key {key!r}, but {cls.__name__} does not accept it: {nearest(str(key), names)}")
         # The constructor may check the number of modes too late.
-        if key in _MODES and is_size(value) and _as_tuples(_each(value, lambda n: 0)) != _as_tuples(_each(own, lambda n: 0)):
+        if key in _MODES and is_size(value) and _as_tuples(each(value, lambda n: 0)) != _as_tuples(each(own, lambda n: 0)):
             raise MupError(f"base has {key} = {value!r} and the model {own!r}. Pass as many numbers, one for each axis.")
         _check_choice(part, key, value)
     return dict(overrides)
@@ -495,15 +356,9 @@ def _is_same(a: Any, b: Any) -> bool:
         return a.shape == b.shape  # a function that makes its tensors ran on the meta device
     # Each call creates new objects for a lambda, a partial or a module.
     if type(a).__eq__ is object.__eq__:
-        return _code(a) == _code(b)
+        return code_of(a) == code_of(b)
     same: Any = type(a) is type(b) and a == b
     return bool(same.all() if hasattr(same, "all") else same)
-
-
-def _code(function: Any) -> Any:
-    if isinstance(function, partial):
-        return _code(function.func), function.args, tuple(sorted(function.keywords.items()))
-    return getattr(function, "__code__", function if isinstance(function, type) else type(function))
 
 
 @dataclass(frozen=True)
@@ -520,6 +375,8 @@ class Base:
         Shapes of all parameters at larger sizes, by a description such as "FNO of twice the width".
     is_file, by_mup : bool
         Whether the base is a file, and whether mup wrote it. mup stores shapes of tensors instead of active modes.
+    warnings : sequence of str
+        Sizes that may grow but do not.
     """
 
     shapes: Mapping[str, Sequence[int | None]]
@@ -527,6 +384,7 @@ class Base:
     probes: Mapping[str, Mapping[str, tuple[int, ...]]]
     is_file: bool = False
     by_mup: bool = False
+    warnings: Sequence[str] = ()
 
 
 def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> Base:
@@ -550,7 +408,9 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     if isinstance(base, (str, os.PathLike)):
         shapes, ours = load_shapes(base)
         return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)
+    fixed_sizes: list[str] = []
     if base is None or isinstance(base, Mapping):
+        fixed_sizes += _fixed_sizes(model, parts, base or {})
         overrides = [reference_sizes(part) if base is None else _check_overrides(part, base) for part in parts]
         models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
         words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
@@ -576,4 +436,4 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
     infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
     for prefix, module in models.items():
         infos |= describe_model(module, prefix)
-    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts))
+    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts), warnings=fixed_sizes)

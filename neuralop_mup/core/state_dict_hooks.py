@@ -13,7 +13,7 @@ other modules.
 
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from torch import nn
 
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus, set_status, status_of
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, listed
 from neuralop_mup.torch_private import mark_public, remove_hooks
 
 ATTRIBUTE = "_neuralop_mup_plan"
@@ -135,10 +135,10 @@ def _active_modes(model: nn.Module) -> dict[str, list[int]]:
     """Return ``n_modes`` of each module that can set it, by name; empty if all modes are active and none may grow."""
     own = {name: m for name, m in model.named_modules() if getattr(getattr(type(m), "n_modes", None), "fset", None)}
     own = {name: m for name, m in own.items() if isinstance(m.n_modes, (list, tuple))}
+    limited = [m for m in own.values() if getattr(m, "max_n_modes", None) is not None]
     # max_n_modes of blocks is None unless modes may grow. That of convolutions is the number of stored modes.
-    may_grow = any((most := getattr(m, "max_n_modes", None)) is not None and [*most] != [*m.n_modes] for m in own.values())
-    declared = any(hasattr(m, "convs") and getattr(m, "max_n_modes", None) is not None for m in own.values())
-    return {name: [*map(int, m.n_modes)] for name, m in own.items()} if may_grow or declared else {}
+    may_grow = any(hasattr(m, "convs") or [*m.max_n_modes] != [*m.n_modes] for m in limited)
+    return {name: [*map(int, m.n_modes)] for name, m in own.items()} if may_grow else {}
 
 
 def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None:
@@ -179,13 +179,14 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             "These weights cover only a part of the model, and initializing the rest later would replace them. Call "
             "neuralop_mup.initialize(model) first, then load_state_dict(state, strict=False)."
         )
-    text = local_metadata.get(KEY)
     theirs = None
-    if text is not None:
+    if KEY in local_metadata:
+        text = local_metadata[KEY]
         theirs = plan if text == plan.text else Plan.from_json(text)
         # torch's strict decides about other parameters, such as a new head.
-        both = {row.name for row in theirs.rows if prefix + row.name in state} & {row.name for row in plan.rows}
-        check_same_plan(_of(plan, both), _of(theirs, both), "These weights belong")
+        both = {row.name for row in theirs.rows if prefix + row.name in state and row.name in plan}
+        ours, saved = (replace(p, rows=tuple(row for row in p.rows if row.name in both)) for p in (plan, theirs))
+        check_same_plan(ours, saved, "These weights belong")
     elif "version" in local_metadata and plan.init_applied:
         # Copied dicts and torch.distributed.checkpoint have no metadata.
         raise MupError(
@@ -207,10 +208,6 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
             stacklevel=2,
         )
     setattr(module, _BEING_LOADED, (theirs, local_metadata.get(_MODES_KEY, {})))
-
-
-def _of(plan: Plan, names: Collection[str]) -> Plan:
-    return replace(plan, rows=tuple(row for row in plan.rows if row.name in names))
 
 
 def _after_load(module: nn.Module, incompatible: Any) -> None:
@@ -235,8 +232,3 @@ def check_same_plan(ours: Plan, theirs: Plan, what: str) -> None:
             f"{what} to another plan than the model's (model → saved: {listed(lines)}). Parametrize the model with the "
             "saved base and rule, or load the saved plan into a new model with neuralop_mup.load_plan(model, file)."
         )
-
-
-def listed(lines: Sequence[str]) -> str:
-    """Return the first four lines and the number of further ones, in one line."""
-    return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])

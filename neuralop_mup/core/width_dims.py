@@ -7,11 +7,12 @@ base. Otherwise only the base shows which dimensions grow, as in mup.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from neuralop_mup.core.build_models import changed_dims
 from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers.registry import UNKNOWN, Param, registration
 from neuralop_mup.core.rebuild import Base
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, listed
 
 
 def infer_width_dims(
@@ -45,15 +46,15 @@ def infer_width_dims(
     stand_ins = _stand_ins(found, base)
     stored = {name: base.shapes[at_base] for name, at_base in stand_ins.items()}
     grows: dict[str, tuple[bool, ...]] = {}
+    stored_sizes = {name: info.tensor_shape for name, info in found.items()}
+    probed = [changed_dims(stored_sizes, shapes) for shapes in base.probes.values()]
     for name, info in found.items():
         _check_fits(name, info, stored[name], base)
         # In a file every dimension with a size grows. Otherwise a dimension grows if its size differs.
         grows[name] = tuple(
-            b is not None and (base.is_file or n != b) for n, b in zip(info.shape, stored[name], strict=True)
+            (b is not None and (base.is_file or n != b)) or any(a in changed.get(name, ()) for changed in probed)
+            for a, (n, b) in enumerate(zip(info.shape, stored[name], strict=True))
         )
-        for shapes in base.probes.values():
-            larger = (n != m for n, m in zip(info.tensor_shape, shapes.get(name, info.tensor_shape), strict=True))
-            grows[name] = tuple(map(any, zip(grows[name], larger, strict=True)))
     channels = [
         own
         for name, info in found.items()
@@ -89,14 +90,9 @@ def _stand_ins(found: Mapping[str, ParameterInfo], base: Base) -> dict[str, str]
     extra = [name for name in base.shapes if name not in found and name not in tied]
     if extra or not all(stand_ins.values()) or (lacking and not is_deeper):
         raise MupError(
-            "Base and model have different parameters ("
-            + "; ".join(
-                f"only in the {where}: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
-                for where, names in (("model", lacking), ("base", extra))
-                if names
-            )
-            + "). Base may differ only in width, modes and depth, and have no more Fourier layers than the model. "
-            "Pass a base with the same skips, norms and shared layers."
+            f"Base and model have different parameters (only in the model: {listed(lacking) or 'none'}; only in the base: "
+            f"{listed(extra) or 'none'}). Base may differ only in width, modes and depth, and have no more Fourier layers "
+            "than the model. Pass a base with the same skips, norms and shared layers."
         )
     return stand_ins
 
@@ -173,7 +169,7 @@ def assign_roles(
         where = f"{name.rpartition('.')[2]!r} of module {info.owner or '(the model)'!r} ({info.layer})"
         n_unknown = sum(grows[name]) if info.param.init == UNKNOWN and not is_constant else 0
         if n_unknown > 1:
-            raise _undescribed(name, found, grows, f"{where}, of shape {info.shape},")
+            raise _undescribed(info, found, grows, f"{where}, of shape {info.shape},")
         if n_unknown and ".parametrizations." in f".{name}":
             raise MupError(
                 f"torch computes a weight from {name!r} (weight_norm, spectral_norm or similar). It grows with the model, "
@@ -198,24 +194,19 @@ def assign_roles(
 
 
 def _undescribed(
-    name: str, found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], where: str
+    info: ParameterInfo, found: Mapping[str, ParameterInfo], grows: Mapping[str, tuple[bool, ...]], where: str
 ) -> MupError:
     """Return an error with the line that describes all parameters of the class."""
-    info = found[name]
-    params: dict[str, str] = {}
-    for other, its in found.items():
-        if its.layer == info.layer and its.param.init == UNKNOWN and sum(grows[other]) > 1:
-            params.setdefault(other.rpartition(".")[2], its.proposal or "nm.Param(…)")
-    why = f"Two dimensions of parameter {where} grow, but no description covers it, so its μP role is unknown."
-    if not info.proposal:
-        how = "where Param has the role, the kinds of the dimensions, such as ('out', 'in'), and the initialization."
-    elif info.acts_as_kernel:
-        why += " It acts on plane waves like a Fourier kernel, but its values are not uniform on [0, 1/(in·out))."
-        how = "where init is the constructor's initialization."
-    else:
-        why += " Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed."
-        how = "if it is a Fourier kernel with these dimensions."
-    return MupError(f"{why} Write {registration(params, info.owner, info.layer)}, {how}")
+    params = {
+        other.rpartition(".")[2]: its.proposal or "nm.Param(…)"
+        for other, its in found.items()
+        if its.layer == info.layer and its.param.init == UNKNOWN and sum(grows[other]) > 1
+    }
+    what = "Param has the role, the kinds of the dimensions, such as ('out', 'in'), and the initialization."
+    return MupError(
+        f"Two dimensions of parameter {where} grow, but no description covers it, so its μP role is unknown. "
+        f"{info.evidence or what} Write {registration(params, info.owner, info.layer)}."
+    )
 
 
 def placed(param: Param, grows: tuple[bool, ...]) -> Param:

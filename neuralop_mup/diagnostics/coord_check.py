@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.describe_model import check_grid
-from neuralop_mup.core.parametrize import WIDER, is_parametrized
+from neuralop_mup.core.parametrize import is_parametrized
+from neuralop_mup.core.plan_warnings import WIDER
 from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.by_name import builder_of

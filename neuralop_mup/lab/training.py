@@ -17,7 +17,8 @@ from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
 
-from neuralop_mup.core.parametrize import WIDER, parametrize
+from neuralop_mup.core.parametrize import parametrize
+from neuralop_mup.core.plan_warnings import WIDER
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.files import Checkpoint, keep_weights

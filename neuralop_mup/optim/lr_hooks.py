@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.rebuild import active_modes
+from neuralop_mup.core.build_models import active_modes
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import LR_HOOKS, broken_ratios, check_groups, family_of, unwrap_optimizer
 from neuralop_mup.optim.learning_rate import unscheduled_lr

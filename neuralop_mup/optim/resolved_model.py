@@ -14,11 +14,11 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import nn
 
+from neuralop_mup.core.build_models import as_tuple
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.make_plan import size_of
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.core.plan import ParamPlan, Plan
-from neuralop_mup.core.rebuild import as_tuple
 from neuralop_mup.core.rules import multipliers
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.core.weights_status import WeightsStatus, status_of

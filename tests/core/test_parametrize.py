@@ -219,8 +219,9 @@ def test_frozen_parameters_are_allowed_for_trained_weights():
 
 
 def test_sizes_of_numpy_are_sizes():
-    plan = nm.summary(nm.parametrize(FNO(np.array([8, 8]), 1, 1, np.int64(64))))
-    assert plan["projection.fcs.1.weight"].lr_mult == 0.5
+    model = nm.parametrize(FNO(np.array([8, 8]), 1, 1, np.int64(64)))
+    assert nm.summary(model)["projection.fcs.1.weight"].lr_mult == 0.5
+    assert nm.Plan.from_json(nm.summary(model).to_json()) == nm.summary(model) and model.state_dict()
 
 
 def test_models_without_a_plan_keep_their_state_dict():

@@ -32,7 +32,7 @@ def _axes(layer):
 
 def _line(error):
     """The registration in a message."""
-    return re.search(r"Write (nm\.register_layer\(.*\)), ", str(error)).group(1)
+    return re.search(r"Write (nm\.register_layer\(.*\))\.", str(error)).group(1)
 
 
 def _own(cls, **members):

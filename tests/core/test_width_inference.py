@@ -156,7 +156,7 @@ def test_a_kernel_that_grows_on_one_side(monkeypatch):
     assert row.lr_mult == pytest.approx(16 * square.lr_mult, rel=1e-12) and 0.95 < row.lr_mult < 1.05
     # In release 0.3, κ had a factor √in, here (16 / 256)^½. Plans of that release keep it.
     monkeypatch.setattr(make_plan, "REVISION", 0)
-    former = make_plan.make_plan(lift(), {"width": 16})
+    former, _ = make_plan.make_plan(lift(), {"width": 16})
     monkeypatch.undo()
     assert 0.25 < former["lift.weight.tensor"].lr_mult < 0.4
     stored = json.loads(former.text)

@@ -46,36 +46,30 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
         return {}
     names = tuple(f"{prefix}factors.{key}" for key in weight.factors.keys)
     is_out = [kind.startswith("out") for kind in axes]
-    # A factor (size, rank) maps channels or a mode to the rank index; the output's factor maps the rank index to channels.
-    pairs = [(kind, "rank_in" if out else "rank_out") for kind, out in zip(axes, is_out, strict=True)]
-    if isinstance(weight, TuckerTensor):
-        parts = (f"{prefix}core", *names)
-        core = tuple("rank_out" if out else "rank_in" for out in is_out)
-        ranks = tuple(map(int, weight.rank))
-        params = {parts[0]: factor(core, ranks, parts, 0.5)}
-        for name, pair, shape in zip(names, pairs, zip(sizes, ranks, strict=True), strict=True):
-            params[name] = factor(pair, shape, parts, 0.5)
-        return params
-    if isinstance(weight, CPTensor):
-        # One weight per rank-one term: ones, or pairs (1, 0) with root mean square 1/√2.
-        params = {
-            f"{prefix}weights": Param(
-                "spectral",
-                ("rank_out", *real),
-                lambda shape: 0.5**0.5 if real else 1.0,
-                draw=lambda tensor, std: (torch.view_as_complex(tensor) if real else tensor).fill_(1),
-            )
-        }
-        for name, pair, size in zip(names, pairs, sizes, strict=True):
-            params[name] = factor(pair, (size, int(weight.rank)), names, 0.5)
-        return params
-    root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
     params = {}
-    for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
-        # From both ends (outer rank 1), the train runs towards the factor of the output channels.
-        left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
-        right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
-        params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
+    if isinstance(weight, TTTensor):
+        root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
+        for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
+            # From both ends (outer rank 1), the train runs towards the factor of the output channels.
+            left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
+            right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
+            params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
+        return params
+    if isinstance(weight, TuckerTensor):
+        parts, ranks = (f"{prefix}core", *names), tuple(map(int, weight.rank))
+        params[parts[0]] = factor(tuple("rank_out" if out else "rank_in" for out in is_out), ranks, parts, 0.5)
+    else:
+        parts, ranks = names, (int(weight.rank),) * len(axes)
+        # One weight per rank-one term: ones, or pairs (1, 0) with root mean square 1/√2.
+        params[f"{prefix}weights"] = Param(
+            "spectral",
+            ("rank_out", *real),
+            lambda shape: 0.5**0.5 if real else 1.0,
+            draw=lambda tensor, std: (torch.view_as_complex(tensor) if real else tensor).fill_(1),
+        )
+    # A factor (size, rank) maps channels or a mode to the rank index; the output's factor maps the rank index to channels.
+    for name, kind, out, shape in zip(names, axes, is_out, zip(sizes, ranks, strict=True), strict=True):
+        params[name] = factor((kind, "rank_in" if out else "rank_out"), shape, parts, 0.5)
     return params
 
 
