@@ -246,7 +246,7 @@ class FineTuning:
             "highest, of the start",
         ]
         said["pairs"] = "\n".join(table(heads, [own.row() for own in done]))
-        said["lengths"] = "\n".join(table(["steps", "pairs", "it loses"], list(_by_length(done))))
+        said["lengths"] = "\n".join(table(["steps", "pairs", "error above the best"], list(_by_length(done))))
         said["median"] = percent(median(own.regret(own.lr) for own in done))
         said["highest"] = f"{max(own.highest for own in done):.2f}"
         if beside := list(self._beside(records, done)):

@@ -36,7 +36,7 @@ from neuralop_mup.optim.musoap.parallel import owners
 
 # NVIDIA's data sheet of the H100 SXM: memory, float32 without tensor cores; a link of its nodes' network (400 Gb/s).
 BANDWIDTH, PEAK, LINK = 3.35e12, 67e12, 5e10
-#: Seconds that an operator takes to be launched, as it comes and in a CUDA graph (../docs/howto/precision.md).
+#: Seconds to launch an operator, without and with a CUDA graph (neuralop_mup.capture_steps).
 LAUNCH = {"eager": 6e-6, "captured": 0.6e-6}
 WIDTHS, MODES = (32, 128, 512), (16, 64, 128)
 #: Samples of a batch by the dimensions of the grid, which has twice as many points as modes along each axis.

@@ -57,7 +57,7 @@ def parametrize(
     model : torch.nn.Module
         An untrained model (see ``init``) from ``neuralop.models``, or with layers registered by
         :func:`neuralop_mup.register_layer`. Spectral layers of published FNO code are recognised, with a warning
-        (docs/howto/layer.md). DistributedDataParallel, DataParallel or torch.compile may wrap the whole model; apply
+        (docs/howto/model.md). DistributedDataParallel, DataParallel or torch.compile may wrap the whole model; apply
         ``fully_shard`` and AveragedModel afterwards.
     base : mapping, torch.nn.Module, callable or path, optional
         The model size for tuning: constructor overrides such as
