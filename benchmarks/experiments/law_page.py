@@ -59,9 +59,7 @@ CANDIDATES = (
     Candidate("0.03 for any number of steps", _ROOT, constant=0.03),
     Candidate("steps^−0.32 ([arXiv:2603.28743](https://arxiv.org/abs/2603.28743))", {"steps": -0.32, **_ROOT}),
     Candidate("with the root of the batch size", {"steps": -0.5, "batch": 0.5, **_ROOT}),
-    Candidate(
-        "with 1/depth ([arXiv:2505.01618](https://arxiv.org/abs/2505.01618))", {"steps": -0.5, "depth": -1.0}
-    ),
+    Candidate("with 1/depth ([arXiv:2505.01618](https://arxiv.org/abs/2505.01618))", {"steps": -0.5, "depth": -1.0}),
     Candidate("without depth", {"steps": -0.5}, constant=0.03),
     Candidate("with a fitted power of the epochs", {"steps": -0.5, **_ROOT}, ("epochs",)),
     Candidate("fitted powers of steps, batch size and depth", free=("steps", "batch", "depth")),

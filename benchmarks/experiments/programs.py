@@ -165,7 +165,7 @@ class Programs:
         return None if best is None or math.isinf(found[best]) else best
 
     def over(self, records: Any, name: str, *, tuned: bool = True) -> dict[str, float]:
-        """Return the mean error over seeds with the two lines, divided by that of the tuned optimizer or of the program as written.
+        """Return the mean error over seeds with the two lines, divided by that of the tuned or the written program.
 
         There is a ratio for each error that the program reports. A seed without an error makes the ratio infinite.
         """
@@ -185,9 +185,9 @@ class Programs:
     def table(self, records: Any) -> str:
         """Every program's errors, and those of the two lines over the others."""
         said = (
-            f"Test errors where the training ends, of each seed ({len(self.seeds)}): in L2 at its first resolution. "
-            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them, found "
-            "with the first seed. Ratios: means over seeds, for each error that it reports. What is not measured yet has a dash."
+            f"L2 test errors at the end, at the program's first resolution, of {len(self.seeds)} seeds. Tuned: the rate, as "
+            "a multiple of the program's own, and the schedule with the lowest of these errors, selected with the first seed. "
+            "Ratios: means over seeds, for each error that the program reports. A dash: not measured yet."
         )
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._rows(records), ""])
 
