@@ -186,7 +186,7 @@ class Programs:
         """Every program's errors, and those of the two lines over the others."""
         said = (
             f"L2 test errors at the end, at the program's first resolution, of {len(self.seeds)} seeds. Tuned: the rate, as "
-            "a multiple of the program's own, and the schedule with the lowest of these errors, selected with the first seed. "
+            "a multiple of the program's own, and the schedule with the lowest of these errors, chosen with the first seed. "
             "Ratios: means over seeds, for each error that the program reports. A dash: not measured yet."
         )
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._rows(records), ""])
