@@ -103,6 +103,6 @@ plt.show()
 # The answer
 # ----------
 # In part. At the rate that is too low, all multipliers rise. At the other two they fall. The error decreases at the low rate
-# with every seed, and at the high one in the median. At the right rate it stays. But it does not reach the error of the right
-# rate. Multipliers look one step ahead, and what lowers the next loss may not lower the last one. So they fall further than
-# they should, most of all at the readout. On another problem they increased the error (:doc:`/explain/contrib`).
+# with every seed, and at the high one in the median. At the right rate it stays. But the error of the right rate is not
+# reached. Multipliers look one step ahead, and what lowers the next loss may not lower the last one. So they fall further
+# than they should, most of all at the readout. On another problem they increased the error (:doc:`/explain/contrib`).
