@@ -102,8 +102,7 @@ plt.show()
 # %%
 # The answer
 # ----------
-# In part. At the rate that is too small all multipliers rise, and at the other two they fall. The error is lower at the
-# small rate with every seed, and at the large one in the median; at the rate that is about right it stays. But it does not
-# come down to the error of the right rate. Multipliers see one step ahead, and what lowers the next loss is not always what
-# lowers the last one: they fall further than they should, most of all at the readout. On another problem errors were higher
-# with them (:doc:`/explain/learned_rates`).
+# In part. At the rate that is too low, all multipliers rise. At the other two they fall. The error decreases at the low rate
+# with every seed, and at the high one in the median. At the right rate it stays. But the error of the right rate is not
+# reached. Multipliers look one step ahead, and what lowers the next loss may not lower the last one. So they fall further
+# than they should, most of all at the readout. On another problem they increased the error (:doc:`/explain/contrib`).

@@ -62,9 +62,9 @@ class Cheap:
     def table(self, records: Any) -> str:
         """What is done so far."""
         said = (
-            "# What tuning takes\n\nIts time over that of one training of the target, and the regret of the learning rate "
-            "that it found: median and range over the seeds. Regret is of single runs, whose errors differ by percents at "
-            "the same learning rate. By the mean of the seeds it is that of their curve, as for the law's rate, untuned."
+            "# The cost of tuning\n\nThe time of a tuning, relative to one training of the target, and the regret of the "
+            "learning rate that it found: medians and ranges over seeds. Single runs differ by percents at the same "
+            "learning rate. The last two columns use the mean curve of the seeds. Untuned is the formula's rate."
         )
         numbers = self.numbers(records)
         return f"{said}\n{numbers['table']}\n\n{numbers['failed']} runs failed.\n"
@@ -84,10 +84,10 @@ class Cheap:
                 rows.append([f"{NAMES[name]} ({len(TARGETS[name][2])}D)", price, percents(lost), percents(smooth), untuned])
                 every += zip(took, lost, smooth, strict=True)
                 failed += sum(metrics["failed"] for metrics in done)
-        heads = ["target", "tuning, of one training", "regret of single runs", "regret by the mean of the seeds"]
+        heads = ["target", "time of tuning / one training", "regret, single runs", "regret, mean of seeds"]
         most = np.max(every or [[math.nan] * 3], axis=0)
         return {
-            "table": "\n".join(table([*heads, "untuned: the same"], rows)),
+            "table": "\n".join(table([*heads, "regret, untuned"], rows)),
             "failed": str(failed),
             "most": f"{most[0]:.2f}",
             "most.single": percent(most[1]),

@@ -70,7 +70,7 @@ class ContestWithPage(Contest):
     def _over(self, ends: Mapping[str, Mapping[str, End]], who: str) -> list[str]:
         """A contender's errors over those of each other one that pages compare it with."""
         rows = [[other, *_summed_up(over)] for other in _RIVALS if who in ends and (over := self.against(ends, who, other))]
-        return table(["over", "rows", "mean", "interval", "range"], rows)
+        return table(["relative to", "rows", "mean", "interval", "range"], rows)
 
     def draw(self, records: Any, path: Path) -> None:
         """The figure, over the baseline; over Adam where some of the baseline's searches are not done."""

@@ -53,18 +53,16 @@ class Candidate:
 
 _ROOT = {"depth": -0.5}
 #: What ``MuSOAP(model, steps=…)`` does, with its rule for depth.
-OURS = Candidate("**the law**", {"steps": -0.5, **_ROOT}, constant=0.03)
+OURS = Candidate("**the formula**", {"steps": -0.5, **_ROOT}, constant=0.03)
 CANDIDATES = (
     OURS,
-    Candidate("0.03 whatever the steps", _ROOT, constant=0.03),
-    Candidate("as steps^−0.32 ([arXiv:2603.28743](https://arxiv.org/abs/2603.28743))", {"steps": -0.32, **_ROOT}),
-    Candidate("the law, as the root of the batch size besides", {"steps": -0.5, "batch": 0.5, **_ROOT}),
-    Candidate(
-        "the law with 1 / depth ([arXiv:2505.01618](https://arxiv.org/abs/2505.01618))", {"steps": -0.5, "depth": -1.0}
-    ),
-    Candidate("the law without the depth", {"steps": -0.5}, constant=0.03),
-    Candidate("the law, and a fitted power of the epochs", {"steps": -0.5, **_ROOT}, ("epochs",)),
-    Candidate("powers of steps, batch size and depth, fitted", free=("steps", "batch", "depth")),
+    Candidate("0.03 for any number of steps", _ROOT, constant=0.03),
+    Candidate("steps^−0.32 ([arXiv:2603.28743](https://arxiv.org/abs/2603.28743))", {"steps": -0.32, **_ROOT}),
+    Candidate("with the root of the batch size", {"steps": -0.5, "batch": 0.5, **_ROOT}),
+    Candidate("with 1/depth ([arXiv:2505.01618](https://arxiv.org/abs/2505.01618))", {"steps": -0.5, "depth": -1.0}),
+    Candidate("without depth", {"steps": -0.5}, constant=0.03),
+    Candidate("with a fitted power of the epochs", {"steps": -0.5, **_ROOT}, ("epochs",)),
+    Candidate("fitted powers of steps, batch size and depth", free=("steps", "batch", "depth")),
 )
 
 
@@ -173,7 +171,7 @@ class LawWithPage(Law):
                 axes.plot(*zip(*own, strict=True), linestyle="none", markersize=5, **how)
         style.ticks_at(axes, [0.005, 0.01, 0.02, 0.05, 0.1])
         style.value_axis(axes)
-        axes.set(xlabel="learning rate by the law", ylabel="best learning rate")
+        axes.set(xlabel="learning rate by the formula", ylabel="best learning rate")
         figure.legend(fontsize=style.SMALL, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
         style.save(figure, path)
 

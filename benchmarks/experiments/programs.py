@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import torch
@@ -165,26 +165,29 @@ class Programs:
         return None if best is None or math.isinf(found[best]) else best
 
     def over(self, records: Any, name: str, *, tuned: bool = True) -> dict[str, float]:
-        """The errors of a program with the two lines over those of its tuned optimizer, or of the program as it is written:
-        means over the seeds that are done, infinite where the two lines did not train.
+        """Return the mean error over seeds with the two lines, divided by that of the tuned or the written program.
+
+        There is a ratio for each error that the program reports. A seed without an error makes the ratio infinite.
         """
-        ratios: dict[str, list[float]] = {}
-        for seed in self.seeds:
+        ours_by_error: dict[str, list[float]] = {}
+        theirs_by_error: dict[str, list[float]] = {}
+        best = self.tuned(records, name) if tuned else ("own", 1.0)
+        for seed in self.seeds if best is not None else ():
             ours = records.get(self.run(name, "two lines", 1.0, seed))
-            best = self.tuned(records, name) if tuned else ("own", 1.0)
-            if ours is None or best is None:
+            if ours is None:
                 continue
             own = errors_of(ours)
             for error, value in errors_of(records.get(self.run(name, *best, seed))).items():
-                ratios.setdefault(error, []).append(own.get(error, math.inf) / value)
-        return {error: geometric_mean(values) for error, values in ratios.items()}
+                ours_by_error.setdefault(error, []).append(own.get(error, math.inf))
+                theirs_by_error.setdefault(error, []).append(value)
+        return {error: fmean(errors) / fmean(theirs_by_error[error]) for error, errors in ours_by_error.items()}
 
     def table(self, records: Any) -> str:
         """Every program's errors, and those of the two lines over the others."""
         said = (
-            f"Test errors where the training ends, of each seed ({len(self.seeds)}): in L2 at its first resolution. "
-            "Tuned: at the rate, times its own, and under the schedule, its own or a cosine, with the least of them, found "
-            "with the first seed. Ratios: all that it reports, geometric means. What is not measured yet has a dash."
+            f"L2 test errors at the end, at the program's first resolution, of {len(self.seeds)} seeds. Tuned: the rate, as "
+            "a multiple of the program's own, and the schedule with the lowest of these errors, chosen with the first seed. "
+            "Ratios: means over seeds, for each error that the program reports. A dash: not measured yet."
         )
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._rows(records), ""])
 
@@ -199,7 +202,15 @@ class Programs:
             epochs = str(self.epochs or PROGRAMS[name].epochs or "its own")
             ratios = [_all(self.over(records, name, tuned=t)) for t in (False, True)]
             rows.append([name, epochs, ours, theirs, told, *ratios])
-        heads = ["program", "epochs", "two lines", "as written", "its own optimizer, tuned", "over as written", "over tuned"]
+        heads = [
+            "program",
+            "epochs",
+            "two lines",
+            "as written",
+            "its own optimizer, tuned",
+            "two lines / as written",
+            "two lines / tuned",
+        ]
         return table(heads, rows)
 
     def _firsts(self, records: Any, name: str, schedule: str, times: float = 1.0) -> str:
@@ -207,31 +218,45 @@ class Programs:
         return _all_first([records.get(self.run(name, schedule, times, seed)) for seed in self.seeds])
 
     def _means(self, records: Any) -> list[str]:
-        """The first error of each seed, and the ratios of those that are done, as one number a program."""
+        """Return a row for each program: the first error of each seed, its ratios, and the range over all errors."""
         rows = []
         for name in self.names:
-            over = [list(self.over(records, name, tuned=tuned).values()) for tuned in (False, True)]
+            over = [self.over(records, name, tuned=tuned) for tuned in (False, True)]
             if any(over):
-                cells = [f"{geometric_mean(ratios):.2f} ({max(ratios):.2f})" if ratios else "–" for ratios in over]
+                cells = [
+                    f"{selected(ratios):.2f} ({min(ratios.values()):.2f} to {max(ratios.values()):.2f})" if ratios else "–"
+                    for ratios in over
+                ]
                 best = self.tuned(records, name)
                 firsts = [self._firsts(records, name, *of) if of else "–" for of in (("two lines",), ("own",), best)]
                 rows.append([f"`{name}`", *firsts, *cells])
-        return table(["program", "two lines", "as written", "tuned", "over as written", "over tuned"], rows)
+        return table(["program", "two lines", "as written", "tuned", "two lines / as written", "two lines / tuned"], rows)
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: the mean of the programs' means, also without those that are :data:`APART`, and the largest
-        ratio, over tuned and over as written.
+        """Return what pages quote: geometric means over programs, of the error that rates are selected by and of all errors.
+
+        ``rest`` is without the programs in :data:`APART`, ``most`` the largest ratio.
         """
         numbers = {"table": "\n".join(self._rows(records)), "means": "\n".join(self._means(records))}
         for against, tuned in (("tuned", True), ("written", False)):
-            over = {name: list(self.over(records, name, tuned=tuned).values()) for name in self.names}
-            means = {name: geometric_mean(ratios) for name, ratios in over.items() if ratios}
-            rest = [mean for name, mean in means.items() if name not in APART]
-            numbers[f"{against}.programs"] = str(len(means))
-            numbers[f"{against}.mean"] = f"{geometric_mean(means.values()):.2f}" if means else "–"
-            numbers[f"{against}.rest"] = f"{geometric_mean(rest):.2f}" if rest else "–"
-            numbers[f"{against}.most"] = f"{max(max(over[name]) for name in means):.2f}" if means else "–"
+            found = {name: self.over(records, name, tuned=tuned) for name in self.names}
+            over = {name: ratios for name, ratios in found.items() if ratios}
+            means = {
+                "": {name: selected(ratios) for name, ratios in over.items()},
+                ".all": {name: geometric_mean(ratios.values()) for name, ratios in over.items()},
+            }
+            numbers[f"{against}.programs"] = str(len(over))
+            for which, of in means.items():
+                rest = [mean for name, mean in of.items() if name not in APART]
+                numbers[f"{against}{which}.mean"] = f"{geometric_mean(of.values()):.2f}" if of else "–"
+                numbers[f"{against}{which}.rest"] = f"{geometric_mean(rest):.2f}" if rest else "–"
+            numbers[f"{against}.most"] = f"{max(max(ratios.values()) for ratios in over.values()):.2f}" if over else "–"
         return numbers
+
+
+def selected(ratios: Mapping[str, float]) -> float:
+    """Return the ratio of the error by which learning rates are selected: the first L2 error."""
+    return next(ratio for error, ratio in ratios.items() if error.endswith("l2"))
 
 
 def further(losses: Mapping[float, float | None]) -> float | None:

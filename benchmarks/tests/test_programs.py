@@ -181,7 +181,8 @@ def test_a_search_continues_beyond_its_edge():
     assert tried == [1, 2, 4, 8]
     assert experiment.tuned(records, "train_burgers") == ("cosine", 4.0)
     numbers = experiment.numbers(records)
-    assert (numbers["tuned.mean"], numbers["tuned.most"], numbers["written.mean"]) == ("0.86", "1.00", "0.22")
+    assert (numbers["tuned.mean"], numbers["tuned.all.mean"], numbers["tuned.most"]) == ("0.80", "0.86", "1.00")
+    assert (numbers["written.mean"], numbers["written.all.mean"]) == ("0.10", "0.22")
     assert experiment.numbers(PlantedRecords())["tuned.programs"] == "0"
     assert experiment.table(records.diverged()).startswith("# ")
     assert not list(experiment.wanted(records.diverged()))
@@ -196,3 +197,15 @@ def test_a_second_seed_trains_what_was_tuned_with_the_first():
         "| train_burgers | 12 | 0.08, 0.08 | 0.8, 0.8 | 0.1, 0.1 (4 ×, cosine) | 16_h1 0.10, 16_l2 0.10, 32_l2 1.00 | "
         "16_h1 0.80, 16_l2 0.80, 32_l2 1.00 |" in experiment.table(records)
     )
+
+
+def test_a_failed_seed_counts_in_the_ratio():
+    """Means of errors over seeds: (1.0 + 0.08) / (0.1 + 0.1)."""
+
+    def one_fails(config):
+        failed = config["how"] == "two lines" and config["seed"] == 0
+        return {"loss": 1.0, "metrics": {"errors": {"16_l2": 1.0}, "seconds": 1.0}} if failed else measured(config)
+
+    experiment = programs.Programs(("train_burgers",), (0, 1))
+    over = experiment.over(planted_records(experiment, one_fails), "train_burgers")
+    assert over["16_l2"] == pytest.approx(5.4)

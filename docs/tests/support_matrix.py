@@ -51,12 +51,13 @@ NOTES = {
     ),
     ("gino_nonlinear", "width"): (
         "gno-readout",
-        "A real weakness, to −0.7 at widths up to 64. A narrow GINO starts with a larger output, which training "
-        'removes first; `init_mult={"readout": 1e-3}` removes it ([layouts](../explain/layouts.md)).',
+        "A real weakness: −0.7 at widths up to 64. A narrow GINO starts with a larger output. "
+        '`init_mult={"readout": 1e-3}` avoids this ([layouts](../explain/layouts.md)).',
     ),
     ("codano_token", "width"): (
         "token-width",
-        "A real weakness, −0.2 to −0.3 at widths up to 64 too. The cause is not settled ([layouts](../explain/layouts.md)).",
+        "A real weakness, also at widths up to 64 (−0.2 to −0.3). The cause is not settled "
+        "([layouts](../explain/layouts.md)).",
     ),
     ("codano_cls_token", "modes"): ("tokens", '`rule="none"` has +0.28. Single seeds have −0.9 to +0.8.'),
 }
@@ -65,22 +66,21 @@ HEAD = f"""\
 <!-- Written by `{COMMAND}` and checked by docs/tests/test_support_matrix.py: do not edit by hand. -->
 # Support matrix
 
-Which models and options work, and do their updates keep their size as they grow? All below work, under the \
-default rule. Slopes beyond ±0.3 have a note that says why. Tests measure some of them again.
+**Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
+keep their size. A footnote explains each slope beyond ±0.3. Sizes are small and seeds few. \
+[What transfers](transfer.md) has larger sizes.
 
-* *width*: steepest log-log slope of a layer's update over widths {", ".join(map(str, WIDTHS))} after {STEP} steps of Adam; \
-root mean square of {SEEDS} seeds, random data; 0 is ideal;
-* *modes*: the same over n_modes {", ".join(map(str, MODES))} on each axis \
-({", ".join(map(str, MODES[:2]))} in 3D), width {MODES_WIDTH}.
+* *width*: the steepest log-log slope of a layer's update over widths {", ".join(map(str, WIDTHS))}, \
+after {STEP} steps of Adam under the default rule. Root mean square over {SEEDS} seeds, random data; 0 is ideal.
+* *modes*: the same over `n_modes` {", ".join(map(str, MODES))} on each axis \
+({", ".join(map(str, MODES[:2]))} in 3D), at width {MODES_WIDTH}.
 
-The following are 0 for every configuration, but for what is listed at the end:
+For each case we also count what should be equal. All counts are 0, except for [those listed below](#what-is-not-zero):
 
-* *identity*: parameters that are not bit-equal to the stock model's after 10 steps at base size;
-* *mup*: parameters whose learning rate in `mup.MuAdam` differs from `neuralop_mup.MuAdam`'s;
-* *output* and *step*: entries that differ once a checkpoint is loaded, and parameters after one step more;
-* *deepcopy*, *pickle*: rows of the plan that a copy of the model loses.
-
-Sizes are small and seeds few. [What transfers](transfer.md) has larger sizes.
+* *identity*: parameters that differ from neuralop's model after 10 steps at the base size
+* *mup*: parameters with another learning rate in `mup.MuAdam` than in `nm.MuAdam`
+* *output*, *step*: output entries that differ after loading a checkpoint, and parameters after a further step
+* *deepcopy*, *pickle*: rows of the plan that a copy of the model loses
 """
 
 
