@@ -107,7 +107,13 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
     first_name: dict[int, str] = {}
     for name, tensor in tensors.items():
         owner, layer, what, registered = described[name]
-        if isinstance(what, Alias):
+        if isinstance(what, Alias) and what.of is None:
+            if (first := first_name.get(id(tensor), name)) == name:
+                raise MupError(
+                    f"{name!r} of {layer} must be the weight of another layer, but no other layer has it. Tie them."
+                )
+            found[first] = replace(found[first], param=replace(found[first].param, divided=True))
+        elif isinstance(what, Alias):
             of = f"{owner}.{what.of}".removeprefix(".")
             if tensors.get(of) is not tensor:
                 raise MupError(

@@ -91,7 +91,7 @@ class _Layer:
 
     def drawn(self) -> set[str]:
         """Names in the model of the tensors that are drawn."""
-        described = (what.of if isinstance(what, Alias) else name for name, what in self.described.items())
+        described = (what.of if isinstance(what, Alias) and what.of else name for name, what in self.described.items())
         return {self.prefix + name for name in (*described, *(self.reset or ()))}
 
     def tensors(self) -> list[str]:
@@ -105,7 +105,7 @@ class _Layer:
         for name, what in self.described.items():
             if isinstance(what, Copy):
                 getattr(module, name).load_state_dict(getattr(module, what.of).state_dict())
-            elif isinstance(what, Alias):  # one tensor under two names, which to_empty makes two
+            elif isinstance(what, Alias) and what.of:  # one tensor under two names, which to_empty makes two
                 owner, _, leaf = what.of.rpartition(".")
                 own_parameters(module.get_submodule(owner))[leaf] = _parameter(module, name)
             elif isinstance(what, Param) and what.draw and (parameter := _parameter(module, name)) is not None:

@@ -1,11 +1,12 @@
 """Models of the user: what grows in them is measured. Where it cannot be measured, an error reports the line to write."""
 
 import functools
+import pickle
 
 import mup
 import pytest
 import torch
-from mup import MuReadout
+from mup import MuReadout, MuSharedReadout
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO
 from torch import nn
@@ -401,6 +402,20 @@ def test_readouts_of_mup_are_not_scaled_twice():
         torch.testing.assert_close(after, other_after)
     standard = nm.parametrize(WithMuReadout(), base={"width": 16}, rule="standard")
     assert standard.read.width_mult() == 1
+
+
+class WithSharedReadout(WithMuReadout):
+    def __init__(self, width=64):
+        super().__init__(width, nn.Linear)
+        self.embed = nn.Embedding(10, width)
+        self.classify = MuSharedReadout(self.embed.weight)
+
+
+def test_a_shared_readout_of_mup_is_its_embedding():
+    model = nm.parametrize(WithSharedReadout(), base={"width": 16})
+    assert "classify.weight" not in nm.summary(model) and model.classify.width_mult() == 4
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.classify.width_mult() == 4
 
 
 class OnGrid(nn.Module):

@@ -78,8 +78,8 @@ class Alias:
 
     Attributes
     ----------
-    of : str
-        Name of that parameter in the layer.
+    of : str or None
+        Name of that parameter in the layer; None if the tensor belongs to another layer, which describes it.
 
     Examples
     --------
@@ -92,7 +92,7 @@ class Alias:
     >>> nm.register_layer(Scale, {"weight": nm.Param("vector", ("out",)), "twin": nm.Alias("weight")})
     """
 
-    of: str
+    of: str | None
 
 
 @dataclass(frozen=True)
