@@ -72,10 +72,10 @@ class SizeCurves:
         }
 
     def wanted(self, records: Any) -> Iterator[Run]:
-        """Return the missing runs, one seed after the other."""
-        for seed in self.seeds:
-            for panel in self.panels:
-                name, sizes, rule = PANELS[panel]
+        """Return the missing runs, one figure and one seed after the other."""
+        for panel in self.panels:
+            _, sizes, rule = PANELS[panel]
+            for seed in self.seeds:
                 for own in ("standard", rule):
                     runs = [self.run(panel, own, size, lr, seed) for size in sizes for lr in self.rates]
                     yield from missing(records, runs)
