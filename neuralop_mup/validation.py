@@ -1,9 +1,7 @@
 """Checks of numeric arguments and argument names."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
@@ -59,21 +57,3 @@ def check_names(given: Iterable[str], *takers: Callable[..., Any]) -> None:
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def renamed_arguments(**names: str) -> Callable[[Callable], Callable]:
-    """Accept former names of keyword arguments (former → present) for one release, with a warning."""
-
-    def decorate(function: Callable) -> Callable:
-        @wraps(function)
-        def accepts(*args: Any, **kwargs: Any) -> Any:
-            for former in names.keys() & kwargs.keys():
-                warnings.warn(
-                    f"{former} is now called {names[former]}. The next release removes {former}.", FutureWarning, 2
-                )
-                kwargs[names[former]] = kwargs.pop(former)
-            return function(*args, **kwargs)
-
-        return accepts
-
-    return decorate

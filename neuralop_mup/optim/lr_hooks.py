@@ -10,7 +10,14 @@ from torch import nn
 
 from neuralop_mup.core.rebuild import active_modes
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.checks import LR_HOOKS, broken_ratios, check_groups, family_of, unwrap_optimizer
+from neuralop_mup.optim.checks import (
+    LR_HOOKS,
+    broken_ratios,
+    check_groups,
+    check_optimizer_state,
+    family_of,
+    unwrap_optimizer,
+)
 from neuralop_mup.optim.learning_rate import unscheduled_lr
 from neuralop_mup.optim.resolved_model import Groups, ResolvedModel, parameters_of, present_plan, resolve, rule_mult
 from neuralop_mup.torch_private import not_compiled
@@ -57,12 +64,7 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
     >>> optimizer = torch.optim.NAdam(nm.param_groups(model, lr=8e-3))
     >>> nm.follow_plan(model, optimizer)
     """
-    attach_lr_hooks(resolve(model, optimizer), optimizer, family)
-
-
-def attach_lr_hooks(resolved: ResolvedModel, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
-    """Implement :func:`follow_plan` for a resolved model."""
-    optimizer = unwrap_optimizer(optimizer)
+    resolved, optimizer = resolve(model, optimizer), unwrap_optimizer(optimizer)
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} does not support step hooks. Pass a torch.optim.Optimizer.")
     family = family or family_of(optimizer) or "adam"
@@ -109,6 +111,8 @@ class LrHooks:
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
+            optimizer.register_load_state_dict_pre_hook(check_optimizer_state, prepend=True),
+            optimizer.register_load_state_dict_post_hook(_convert_averages),
         ]
         setattr(optimizer, LR_HOOKS, self)
 
@@ -173,21 +177,24 @@ class LrHooks:
         return own
 
 
+def _convert_averages(optimizer: torch.optim.Optimizer) -> None:
+    """Convert averages of complex parameters to the parameters' precision. torch converts only real ones."""
+    for p, state in optimizer.state.items():
+        for name, value in state.items() if p.is_complex() else ():
+            if torch.is_tensor(value) and value.is_complex():
+                state[name] = value.to(p.dtype)
+
+
 def _check_holds(resolved: ResolvedModel, groups: Groups) -> None:
     """Raise MupError if the model no longer uses the optimizer's tensors."""
     name, first = next(iter(resolved.parameters.items()))
-    if hasattr(first, "sharded_away"):
-        raise MupError(
-            "The model was sharded after this optimizer was built, so a step would change nothing. Build the optimizer "
-            "after neuralop_mup.shard(model)."
-        )
     module, _, own = name.rpartition(".")
     if getattr(resolved.model.get_submodule(module), own, first) is first:
         return
     if {*resolved.model.parameters()}.isdisjoint(parameters_of(groups)):
         raise MupError(
-            "The model's tensors were replaced after this optimizer was built, e.g. by load_state_dict(assign=True), so a "
-            "step would change nothing. Load without assign, or build the optimizer afterwards."
+            "The model's tensors were replaced after this optimizer was built, e.g. by neuralop_mup.shard or "
+            "load_state_dict(assign=True), so a step would change nothing. Build the optimizer afterwards."
         )
 
 

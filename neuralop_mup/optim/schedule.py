@@ -30,7 +30,7 @@ from typing import Any
 
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.learning_rate import effective_lr, renamed, unscheduled_lr
+from neuralop_mup.optim.learning_rate import effective_lr, unscheduled_lr
 from neuralop_mup.validation import check_count, check_positive
 
 #: Default learning rate of a training of 1,000 steps, under a schedule that ends with it.
@@ -57,6 +57,9 @@ BEGINNING: dict[str, Any] = {
     "depth_mult": 1.0,
     "schedule_factor": 1.0,
 }
+
+# Keys that release 0.3.0 saved under other names.
+_RENAMED = {"length_mult": "schedule_factor", "period": "mode_stride"}
 
 Group = dict[str, Any]
 
@@ -220,7 +223,8 @@ def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
 
 def upgraded(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved group with the keys of this release, from a state of release 0.3.0 or an earlier one."""
-    group, steps = renamed(group), group.get("steps")
+    group = {_RENAMED.get(key, key): value for key, value in group.items() if key != "step_mults"}
+    steps = group.get("steps")
     if "base_scale" in group:
         return group
     follows = group.get("lr_follows", None if steps is None else "steps") if group.get("layouts") else None

@@ -18,9 +18,9 @@ from torch.optim.adamw import adamw
 from neuralop_mup.core.check_init import looks_drawn
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.checks import check_optimizer_state
+from neuralop_mup.optim.checks import check_same_groups
 from neuralop_mup.optim.learning_rate import effective_decay, effective_lr, unscheduled_lr
-from neuralop_mup.optim.lr_hooks import attach_lr_hooks
+from neuralop_mup.optim.lr_hooks import follow_plan
 from neuralop_mup.optim.musoap import parallel
 from neuralop_mup.optim.musoap.depth import DepthMeasurement
 from neuralop_mup.optim.musoap.eigenbases import first_basis, qr_iteration
@@ -39,7 +39,7 @@ from neuralop_mup.optim.musoap.stacks import (
     upcast_dtype,
 )
 from neuralop_mup.optim.musoap.update import Averages, Scratch, direction, update_grams
-from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve
+from neuralop_mup.optim.resolved_model import ResolvedModel, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
@@ -56,7 +56,7 @@ from neuralop_mup.optim.schedule import (
 )
 from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number, renamed_arguments
+from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
 ADAMW_LR = 4e-3
 # As in torch's AdamW. Without it kernels grow throughout the training, and rollouts may diverge.
@@ -180,8 +180,6 @@ class MuSOAP(torch.optim.Optimizer):
     _depth: DepthMeasurement | None = None  # until the first step
     _resolved: ResolvedModel | None = None  # until the first step
 
-    @needs_model
-    @renamed_arguments(aux_lr="adamw_lr", period="mode_stride")
     def __init__(
         self,
         model: nn.Module,
@@ -205,6 +203,13 @@ class MuSOAP(torch.optim.Optimizer):
         check: str | None = None,
         **unknown: Any,
     ) -> None:
+        if {"aux_lr", "period"} & unknown.keys():
+            warnings.warn(
+                "aux_lr is now called adamw_lr, and period is mode_stride. The next release removes the former names.",
+                FutureWarning,
+                stacklevel=2,
+            )
+            adamw_lr, mode_stride = unknown.pop("aux_lr", adamw_lr), unknown.pop("period", mode_stride)
         check_names(unknown, MuSOAP)
         for what, count, unit in (
             ("steps", 1 if steps is None else steps, "optimizer steps"),
@@ -264,7 +269,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._resolved = resolved
         self._depth = None if base_depth is None else DepthMeasurement(resolved)
         set_factors(self.param_groups, 0)
-        attach_lr_hooks(resolved, self)
+        follow_plan(resolved.model, self)
 
     @property
     def cycle(self) -> int:
@@ -592,8 +597,7 @@ class MuSOAP(torch.optim.Optimizer):
         Raises
         ------
         MupError
-            If its groups treat parameters in another way, or by other multipliers, or it was saved with settings that are
-            no more.
+            If its groups hold other parameters, treat them differently, or have other multipliers.
 
         Examples
         --------
@@ -603,20 +607,11 @@ class MuSOAP(torch.optim.Optimizer):
         >>> state = nm.MuSOAP(model, steps=1000).state_dict()
         >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
         """
-        saved = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
-        if any("nesterov" in group for group in saved):
-            raise MupError(
-                "This state was saved by release 0.2, and this release cannot load it. Continue with release 0.2."
-            )
-        if [group["layouts"] for group in self.param_groups] != [group.get("layouts") for group in saved]:
-            raise MupError(
-                "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
-                "and the model that it was saved from."
-            )
-        groups = [{**ours, **upgraded(theirs)} for ours, theirs in zip(self.param_groups, saved, strict=True)]
+        check_same_groups(self, state_dict)
+        saved = zip(self.param_groups, state_dict["param_groups"], strict=True)
+        groups = [{**ours, **upgraded(theirs)} for ours, theirs in saved]
         for group in groups:
             group["lr"] = float(group["lr"])  # capturable optimizers store tensors
-        check_optimizer_state(self, {**state_dict, "param_groups": groups})  # another base or rule
         if warning := warning_of_other_end(self.param_groups[0], groups[0]):
             warnings.warn(warning, stacklevel=2)
         super().load_state_dict({**state_dict, "param_groups": groups})
@@ -655,7 +650,7 @@ def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is adamw_lr; "
             f"{LR:g} is usual.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
