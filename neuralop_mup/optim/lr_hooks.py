@@ -77,7 +77,7 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
     check_groups(resolved, built, family, resolved.parameters.keys() - resolved.mode_kernels.keys())
     former = getattr(optimizer, LR_HOOKS, None)
     others = [other for other in former.models if other.model is not resolved.model] if former else []
-    LrHooks([*others, resolved], optimizer, family).attach(optimizer)
+    LrHooks([*others, resolved], type(optimizer), family).attach(optimizer)
 
 
 class LrHooks:
@@ -92,17 +92,15 @@ class LrHooks:
     overwrite an ``lr`` that is multiplied once.
     """
 
-    def __init__(self, models: Sequence[ResolvedModel], optimizer: torch.optim.Optimizer, family: str) -> None:
+    def __init__(self, models: Sequence[ResolvedModel], of: type[torch.optim.Optimizer], family: str) -> None:
         self.models, self.family = models, family
         self._convs = [m.model.get_submodule(name) for m in models for name in dict.fromkeys(m.mode_kernels.values())]
         self._key: tuple | None = None
         # Reuse the same objects, because compiled steps and captured graphs refer to them.
-        self._step_view = object.__new__(type(optimizer))
+        self._step_view = object.__new__(of)
         self._groups: dict[int, dict[str, Any]] = {}
         self._lrs: dict[int, torch.Tensor] = {}  # groups with a tensor as lr
         self._warned = False
-        self._types = [p.dtype for p in parameters_of(optimizer.param_groups)]
-        self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Attach the hooks after all others of the optimizer, and remove earlier hooks of this class."""
@@ -136,9 +134,6 @@ class LrHooks:
         groups = optimizer.param_groups
         for resolved in self.models:
             _check_holds(resolved, groups)
-        former, self._types = self._types, [p.dtype for p in parameters_of(groups)]
-        if self._types != former and len(self._types) == len(former):  # convert the state to the model's new precision
-            optimizer.load_state_dict(optimizer.state_dict())
         for resolved in () if self._warned else self.models:
             own = {*resolved.parameters.values()}
             if problem := broken_ratios([group for group in groups if not own.isdisjoint(group["params"])]):

@@ -28,6 +28,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.learning_rate import effective_lr, unscheduled_lr
@@ -87,18 +89,20 @@ def trained_lr(steps: int | None, start_error: float | None) -> float:
     return min(_TRAINED_MOST, _TRAINED_SHARE * start_error, max(start_error * default_lr(steps), later))
 
 
-def check_start_error(start_error: Any, lr: float | None) -> None:
-    """Raise MupError for an error that is no number above 0, is in percent, or comes with a learning rate."""
-    check_positive("start_error", start_error)
-    if start_error > _LARGEST_ERROR:
+def check_start_error(start_error: Any, lr: float | None) -> float:
+    """Return a relative error as a number; raise MupError if it is not above 0, in percent, or combined with ``lr``."""
+    error = float(start_error) if isinstance(start_error, torch.Tensor) and start_error.numel() == 1 else start_error
+    check_positive("start_error", error)
+    if error > _LARGEST_ERROR:
         raise MupError(
-            f"start_error is {start_error!r}, and predicting zero has a relative error of 1. Give a fraction, 0.06 for 6 %, "
+            f"start_error is {error!r}, and predicting zero has a relative error of 1. Give a fraction, 0.06 for 6 %, "
             "or train fresh weights."
         )
     if lr is not None:
         raise MupError(
-            f"lr is {lr!r} and start_error is {start_error!r}, but start_error determines the learning rate. Leave out one."
+            f"lr is {lr!r} and start_error is {error!r}, but start_error determines the learning rate. Leave out one."
         )
+    return float(error)
 
 
 def anytime_lr(taken: int) -> float:
@@ -175,19 +179,9 @@ def warning_past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
     )
 
 
-def warning_of_other_end(ours: Group, theirs: Group) -> str | None:
-    """Return the warning for a state whose end differs from that of the optimizer that loads it; None if it does not."""
-    built, saved = ours["steps"], theirs["steps"]
-    if built in (None, saved):
-        return None
-    return (
-        f"This optimizer was built with steps={built}, and the state that it loads has steps={saved}, which now applies. To "
-        f"end the training after {built} steps, call optimizer.set_steps({built})."
-    )
-
-
-def move_end(groups: Sequence[Group], steps: Any, taken: int) -> None:
+def move_end(groups: Sequence[Group], steps: Any) -> None:
     """Implement ``MuSOAP.set_steps``."""
+    taken = groups[0]["taken"]
     check_count("steps", steps, "optimizer steps")
     if steps <= taken:
         raise MupError(
@@ -203,8 +197,9 @@ def move_end(groups: Sequence[Group], steps: Any, taken: int) -> None:
     set_factors(groups, taken)
 
 
-def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
+def begin_cooldown(groups: Sequence[Group], steps: Any) -> None:
     """Implement ``MuSOAP.cooldown``."""
+    taken = groups[0]["taken"]
     check_count("the length of a cooldown", steps, "optimizer steps")
     if (former := groups[0]["cooldown"]) is not None:
         raise MupError(
