@@ -21,8 +21,8 @@ from neuralop_mup.core.parametrize import WIDER, is_parametrized
 from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.by_name import builder_of
+from neuralop_mup.optim.checks import NO_GRADIENT, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.optim.resolved_model import resolve
-from neuralop_mup.optim.unused import NO_GRADIENT, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_count
 
 #: Largest |slope| of an update, and of a block at initialisation, that passes.

@@ -51,9 +51,9 @@ def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.
     return _builder_named(name)(model, **settings)
 
 
-def _builder_named(name: Any, more: str = "") -> Builder:
+def _builder_named(name: Any) -> Builder:
     if str(name).lower() not in _BUILDERS:
-        raise MupError(f"Unknown optimizer {name!r}: {nearest(str(name), _BUILDERS)}{more}")
+        raise MupError(f"Unknown optimizer {name!r}: {nearest(str(name), _BUILDERS)}")
     return _BUILDERS[str(name).lower()]
 
 
@@ -62,8 +62,7 @@ def builder_of(given: Any) -> Callable[[nn.Module, float], torch.optim.Optimizer
 
     For a name or a class, a parametrized model gets learning rates under μP, and any other model the plain optimizer.
     """
-    more = " Or pass an optimizer class, or a function (model, lr)."
-    in_mup: Builder = given if callable(given) else _builder_named(given, more)
+    in_mup: Builder = given if callable(given) else _builder_named(given)
     plain = _PLAIN.get(in_mup)
     if isinstance(given, type) and issubclass(given, torch.optim.Optimizer) and not issubclass(given, MuSOAP):
         family = MuSGD if issubclass(given, (torch.optim.SGD, torch.optim.ASGD)) else MuAdam

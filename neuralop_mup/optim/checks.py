@@ -20,13 +20,15 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.state_dict_hooks import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.resolved_model import FAMILIES, Groups, ResolvedModel, parameters_of, resolve, rule_mult
-from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_number
 
 # Attribute of an optimizer with its hooks (neuralop_mup.optim.lr_hooks). torch omits it from copies and pickles.
 LR_HOOKS = "_neuralop_mup_follower"
 # Attribute of an optimizer: numbers of plans and groups when it was checked, or True after a warning. Not copied either.
 _CHECKED = "_neuralop_mup_checked"
+
+#: Start of the warning about Fourier kernels without a gradient.
+NO_GRADIENT = "Fourier kernels receive no gradient"
 
 # Smaller deviations of a learning rate do not affect training: the optimum is much broader.
 _TOLERANCE = 1e-2
@@ -148,6 +150,29 @@ def check_groups(resolved: ResolvedModel, groups: Groups, family: str, names: It
         raise MupError(
             f"The optimizer does not follow the plan: {problem}. Build it after parametrize with neuralop_mup.MuAdam(model, "
             f"lr=…) or from neuralop_mup.param_groups(model, lr=…, optimizer={family!r}). {_REMEDY}"
+        )
+
+
+def kernels_without_gradient(resolved: ResolvedModel, count_zeros: bool = True) -> list[str]:
+    """Return the names of trainable Fourier kernels with no gradient, or with a zero gradient.
+
+    The list is empty if no parameter has a gradient. Call it after ``backward``. To look for zeros, it waits for the device.
+    """
+    kernels = {row.name for row in resolved.plan.rows if row.role == "spectral"}
+    trained = {name: p for name, p in resolved.parameters.items() if p.requires_grad}
+    idle = [name for name, p in trained.items() if p.grad is None or (count_zeros and not p.grad.any())]
+    return [name for name in idle if name in kernels] if len(idle) < len(trained) else []
+
+
+def warn_of_no_gradient(names: Iterable[str], stacklevel: int = 3) -> None:
+    """Warn that these kernels stay untrained, if there are any."""
+    if names := list(names):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"{NO_GRADIENT} and stay untrained: {', '.join(names[:3])}{more}. Usually the forward pass never calls the "
+            "layer, or discards (layer(x) instead of x = layer(x)), detaches or zeroes its output. Correct it, or call "
+            "requires_grad_(False) on kernels that you do not train.",
+            stacklevel=stacklevel,
         )
 
 

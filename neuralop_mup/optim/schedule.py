@@ -22,8 +22,6 @@ Every number that a step needs stands in the group, so that it is saved, loaded 
 ``cooldown`` (b, n, c).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

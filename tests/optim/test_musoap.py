@@ -247,11 +247,3 @@ def test_a_layer_that_was_replaced_is_refused():
     model.projection.fcs[1] = nn.Conv1d(model.projection.fcs[1].in_channels, 5, 1)
     with refused("'projection.fcs.1.weight' (5, parametrize"):
         nm.MuSOAP(model)
-
-
-def test_a_sparse_gradient_is_refused():
-    model, optimizer, _ = built()
-    bias = model.get_parameter("projection.fcs.1.bias")
-    bias.grad = torch.ones_like(bias).to_sparse()
-    with refused("'projection.fcs.1.bias' sparse=False"):
-        optimizer.step()

@@ -18,7 +18,7 @@ from torch.optim.adamw import adamw
 from neuralop_mup.core.check_init import looks_drawn
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.checks import check_same_groups
+from neuralop_mup.optim.checks import check_same_groups, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.optim.learning_rate import effective_decay, effective_lr, unscheduled_lr
 from neuralop_mup.optim.lr_hooks import follow_plan
 from neuralop_mup.optim.musoap import parallel
@@ -53,7 +53,6 @@ from neuralop_mup.optim.schedule import (
     upgraded,
     warning_past_the_end,
 )
-from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
@@ -251,7 +250,7 @@ class MuSOAP(torch.optim.Optimizer):
             "refresh": int(refresh),
             "lr": adamw_lr,
             "weight_decay": weight_decay,
-            "betas": tuple(map(float, betas)),
+            "betas": (float(betas[0]), float(betas[1])),
             "eps": float(eps),
             "foreach": foreach,
             "capturable": capturable,
