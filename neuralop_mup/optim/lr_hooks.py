@@ -118,7 +118,7 @@ class LrHooks:
         """Return each group's rule multiplier at the current modes over ``rule_mult``; None for groups outside the plan."""
         key = (tuple(map(active_modes, self._convs)), *(group.get("rule_mult") for group in groups))
         if key != self._key:
-            # Invert twice, for the same bits as in groups_of.
+            # Invert twice, for the same bits as in param_groups.
             now = {
                 resolved.parameters[row.name]: 1 / (1 / rule_mult(row, self.family))
                 for resolved in self.models
