@@ -57,7 +57,7 @@ checks = {
 # %%
 # A slope is the exponent of width: 0 means that the size does not depend on width, 1 that it doubles with it. The block
 # ``projection`` is the model's output. A slope passes if its whole 95 % interval (±) lies within the limits. It is undecided
-# if the interval crosses a limit, and the table estimates how many seeds would decide.
+# if the interval crosses a limit, and more seeds decide it.
 for name, result in checks.items():
     print(f"{name}: {result}\n")
 

@@ -23,7 +23,7 @@ from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.core.width_dims import assign_roles
 from neuralop_mup.errors import MupError, listed
 from neuralop_mup.files import replace_file
-from neuralop_mup.optim.checks import check_optimizer_state
+from neuralop_mup.optim.checks import check_same_groups
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
@@ -164,27 +164,14 @@ def load_checkpoint(
         )
     weights = load_file(path)
     plan = fit_plan(bare, plan_in(weights, repr(str(path))), repr(str(path)))
-    _check_weights(bare, weights, path)
-    states = []
-    for part, file, check in (
-        (optimizer, "optimizer.pt", check_optimizer_state),
-        (scheduler, "scheduler.pt", _check_scheduler_state),
-    ):
-        if part is not None:
-            if not (folder / file).is_file():
-                raise MupError(f"{str(folder)!r} has no {file}. Pass None for it to start with a new one.")
-            states.append((part, load_file(folder / file)))
-            check(*states[-1])
-
-    # Optimizer and scheduler may still raise. The weights were checked, so load them last.
-    before = [(part, part.state_dict()) for part, _ in states]
-    try:
-        for part, state in states:
-            part.load_state_dict(state)
-    except BaseException:
-        for part, state in before:
-            part.load_state_dict(state)
-        raise
+    files = ((optimizer, "optimizer.pt"), (scheduler, "scheduler.pt"))
+    states = [(part, load_file(folder / file)) for part, file in files if part is not None]
+    if optimizer is not None:
+        check_same_groups(optimizer, states[0][1])
+    if scheduler is not None:
+        _check_scheduler_state(*states[-1])
+    for part, state in states:
+        part.load_state_dict(state)
     set_plan(bare, plan, _status_with_loaded_weights(bare))
     bare.load_state_dict(weights)
     return manifest["epoch"] + 1 if is_latest and manifest.get("epoch") is not None else 0
@@ -294,19 +281,6 @@ def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
             "name='model' or name='best_model'."
         )
     return found[0]
-
-
-def _check_weights(model: nn.Module, weights: Mapping, path: Path) -> None:
-    ours, theirs = (
-        {key: tuple(value.shape) for key, value in state.items() if isinstance(value, torch.Tensor)}
-        for state in (model.state_dict(), weights)
-    )
-    for key in {**ours, **theirs}:
-        if ours.get(key) != theirs.get(key):
-            raise MupError(
-                f"{str(path)!r} has {key!r} of shape {theirs.get(key, 'none')}, the model {ours.get(key, 'none')}. Build "
-                "the model with the arguments of the saved one."
-            )
 
 
 def _check_scheduler_state(scheduler: Any, state: Any) -> None:

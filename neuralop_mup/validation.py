@@ -1,9 +1,7 @@
 """Checks of numeric arguments and argument names."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import Any
@@ -42,11 +40,9 @@ def check_count(what: str, value: Any, unit: str = "", least: int = 1) -> None:
 
 
 def check_decay(what: str, value: Any) -> None:
-    """Raise MupError unless ``value`` (for ``betas`` both its numbers) is at least 0 and below 1."""
-    numbers = value if what == "betas" and isinstance(value, Sequence) else (value,)
-    if len(numbers) != (2 if what == "betas" else 1) or not all(is_number(number) and number < 1 for number in numbers):
-        example = "two numbers such as (0.9, 0.999), each" if what == "betas" else "a number"
-        raise MupError(f"{what} is {value!r}; use {example} at least 0 and below 1.")
+    """Raise MupError unless ``value``, or each of several numbers, is at least 0 and below 1."""
+    if not all(is_number(number) and number < 1 for number in (value if isinstance(value, Sequence) else [value])):
+        raise MupError(f"{what} is {value!r}; use numbers of at least 0 and below 1, such as 0.9.")
 
 
 def check_names(given: Iterable[str], *takers: Callable[..., Any]) -> None:
@@ -59,21 +55,3 @@ def check_names(given: Iterable[str], *takers: Callable[..., Any]) -> None:
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def renamed_arguments(**names: str) -> Callable[[Callable], Callable]:
-    """Accept former names of keyword arguments (former → present) for one release, with a warning."""
-
-    def decorate(function: Callable) -> Callable:
-        @wraps(function)
-        def accepts(*args: Any, **kwargs: Any) -> Any:
-            for former in names.keys() & kwargs.keys():
-                warnings.warn(
-                    f"{former} is now called {names[former]}. The next release removes {former}.", FutureWarning, 2
-                )
-                kwargs[names[former]] = kwargs.pop(former)
-            return function(*args, **kwargs)
-
-        return accepts
-
-    return decorate

@@ -4,7 +4,6 @@ import copy
 import json
 import warnings
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 import torch
@@ -309,25 +308,12 @@ def test_optimizer_states_of_another_size(kind):
     assert str(optimizer.state_dict()) == before
 
 
-class Failing(torch.optim.lr_scheduler.StepLR):
-    """It fails after it has loaded the state of two steps. Its own state has one."""
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        if state["last_epoch"] == 2:
-            raise RuntimeError("within")
-
-
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [(torch.optim.lr_scheduler.ReduceLROnPlateau, nm.MupError), (partial(Failing, step_size=4), RuntimeError)],
-)
-def test_nothing_is_loaded_where_the_scheduler_fails(kind, error, resumed, tmp_path):
+def test_nothing_is_loaded_where_the_scheduler_is_another(resumed, tmp_path):
     model, optimizer, scheduler = resumed
     train(ONE, model, optimizer, scheduler, [0])
-    scheduler = kind(optimizer)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     before, own = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
-    with unchanged(model), pytest.raises(error, match="ReduceLROnPlateau|within"):
+    with unchanged(model), refused("ReduceLROnPlateau"):
         nm.load_checkpoint(tmp_path, model, optimizer, scheduler)
     torch.testing.assert_close(optimizer.state_dict()["state"], before["state"], rtol=0, atol=0)
     assert (optimizer.state_dict()["param_groups"], scheduler.state_dict()) == (before["param_groups"], own)

@@ -78,8 +78,6 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
 
     # Each convolution gathers and frees its own kernel. The other parameters are few and stay with the model.
     owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
-    for parameter in model.parameters():
-        parameter.sharded_away = True  # marks the replaced tensors: an optimizer that holds them trains nothing
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)
     if is_parametrized(model):

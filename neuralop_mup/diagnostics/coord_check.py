@@ -6,8 +6,9 @@ In μP the root-mean-square feature of every block, and its change after a few s
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean, linear_regression, pvariance
 from typing import Any
@@ -21,22 +22,21 @@ from neuralop_mup.core.plan_warnings import WIDER
 from neuralop_mup.diagnostics.features import call, features, inputs_of, rms
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.by_name import builder_of
+from neuralop_mup.optim.checks import NO_GRADIENT, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.optim.resolved_model import resolve
-from neuralop_mup.optim.unused import NO_GRADIENT, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_count
 
 #: Largest |slope| of an update, and of a block at initialisation, that passes.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
 SEEDS = 10  # with three seeds most checks are undecided, since slopes at initialisation are noisy
-MOST_SEEDS = 1000  # largest estimate to show
 
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
-#: The sign after a slope in the figure, and its meaning.
-_MARKS = {"passed": "", "did not pass": "!: did not pass", "undecided": "?: undecided (seeds that would decide)"}
 #: Okabe and Ito's palette for colour-blind readers, with pale colours darkened to a contrast of 3 on white. Markers for
 #: figures in grey.
 PALETTE = ("#0072B2", "#C25E00", "#009E73", "#CC79A7", "#A07800", "#3A8FC4", "#000000", "#882255")
 MARKERS = "osD^vPX<"
+
+Curve = list[list[tuple[float, float]]]  # (size, value) of each seed
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,16 @@ class CoordCheck:
     size_name: str
 
     def __str__(self) -> str:
-        lines = [f"slopes of log(RMS) against log({self.size_name}):"]
-        for row in self.verdicts():
-            reach = "" if row["reach"] is None else f" ± {row['reach']:.2f}"
-            more = f" ({_more_seeds(row)} would decide)" if row["outcome"] == "undecided" else ""
-            lines.append(f"{row['kind']} {row['step']}, {row['block']}: {row['slope']:+.2f}{reach}, {row['outcome']}{more}")
-        return "\n".join(lines)
+        lines = [f"{row['kind']} {row['step']}, {row['block']}: {_text_of(row)}" for row in self.verdicts()]
+        return "\n".join([f"slopes of log(RMS) against log({self.size_name}):", *lines])
+
+    def _curves(self) -> dict[tuple[str, str, int], Curve]:
+        """Return (size, value) of each seed, by block, kind and step."""
+        curves: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
+        for r in self.records:
+            by_seed = curves.setdefault((r["block"], r["kind"], r["step"]), {})
+            by_seed.setdefault(r["seed"], []).append((r["size"], r["value"]))
+        return {key: list(by_seed.values()) for key, by_seed in curves.items()}
 
     @property
     def slopes(self) -> list[dict[str, Any]]:
@@ -92,14 +96,9 @@ class CoordCheck:
         >>> list(check.slopes[0])
         ['block', 'kind', 'step', 'slope', 'reach']
         """
-        groups: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
-        for r in self.records:
-            key = (r["block"], r["kind"], r["step"])
-            groups.setdefault(key, {}).setdefault(r["seed"], []).append((r["size"], r["value"]))
         rows = []
-        for (block, kind, step), by_seed in groups.items():
-            seeds = list(by_seed.values())
-            sound = all(math.isfinite(value) and value > 0 for points in seeds for _, value in points)
+        for (block, kind, step), seeds in self._curves().items():
+            sound = all(0 < value < math.inf for points in seeds for _, value in points)
             slope, reach = (_slope(seeds), _reach(seeds)) if sound else (math.nan, math.nan)
             rows.append({"block": block, "kind": kind, "step": step, "slope": slope, "reach": reach})
         return sorted(rows, key=lambda row: row["step"])  # stable: blocks keep their order
@@ -141,30 +140,23 @@ class CoordCheck:
         Returns
         -------
         list of dict
-            :attr:`slopes` with three more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
-            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope, for the same value and
-            scatter. It is None for other slopes, with a single seed, and above 1,000.
+            :attr:`slopes` with two more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
+            or "undecided". More seeds decide an undecided slope.
 
         Examples
         --------
         >>> {row["outcome"] for row in check.verdicts(tolerance=100, init_tolerance=100)}
         {'passed'}
         """
-        n, slopes, rows = len({record["seed"] for record in self.records}), self.slopes, []
+        slopes, rows = self.slopes, []
         for row in slopes:
-            slope, reach, outcome, needed = row["slope"], row["reach"], "undecided", None
             is_initial_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
             high = tolerance if row["kind"] == "update" or is_initial_output else init_tolerance
             low = -0.5 - high if is_initial_output else -high
-            inside = min(slope - low, high - slope)  # distance to the nearest limit, negative outside
-            if math.isnan(slope) or (reach is not None and reach < -inside):
-                outcome = "did not pass"
-            elif reach is not None and reach <= inside:
-                outcome = "passed"
-            elif reach is not None:
-                shrunk = (m for m in range(n + 1, MOST_SEEDS + 1) if reach * _width(m) / _width(n) <= abs(inside))
-                needed = next(shrunk, None)
-            rows.append({**row, "limits": (low, high), "outcome": outcome, "seeds_needed": needed})
+            inside = min(row["slope"] - low, high - row["slope"])  # distance to the nearest limit, negative outside
+            reach = math.inf if row["reach"] is None else row["reach"]
+            outcome = "passed" if reach <= inside else "undecided" if abs(inside) <= reach else "did not pass"
+            rows.append({**row, "limits": (low, high), "outcome": outcome})
         return rows
 
     def plot(
@@ -177,7 +169,7 @@ class CoordCheck:
     ) -> None:
         """Draw features and their updates against size, with one panel per step.
 
-        Marks show slopes that did not pass, and undecided slopes with the number of seeds that would decide.
+        Lines are root mean squares over seeds, and dots are seeds. The legend has the slopes and their verdicts.
 
         Parameters
         ----------
@@ -203,42 +195,32 @@ class CoordCheck:
         if not slopes:
             raise MupError("This coordinate check has no records to draw.")
         panels = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
-        columns = min(len(panels), 2)
-        rows = math.ceil(len(panels) / columns)
-        sizes = sorted({record["size"] for record in self.records})
-        figure = Figure(figsize=(6.2 * columns, 3.3 * rows + 0.6), dpi=120, layout="constrained")
+        curves, sizes = self._curves(), sorted({record["size"] for record in self.records})
+        figure = Figure(figsize=(8, 3.3 * len(panels) + 0.3), dpi=120, layout="constrained")
         for number, (kind, step) in enumerate(panels, 1):
-            axes = figure.add_subplot(rows, columns, number, xscale="log", yscale="log")
+            axes = figure.add_subplot(len(panels), 1, number, xscale="log", yscale="log")
             what = "features at init" if kind == "init" else f"update after {step} step{'s' * (step != 1)}"
             axes.set(title=what, xlabel=_AXIS_NAMES.get(self.size_name, self.size_name), ylabel="RMS over features")
             here = [row for row in slopes if (row["kind"], row["step"]) == (kind, step)]
             for row, colour, marker in zip(here, PALETTE * len(here), MARKERS * len(here), strict=False):
-                seen = sorted(
-                    (r["size"], r["value"])
-                    for r in self.records
-                    if all(r[key] == row[key] for key in ("kind", "step", "block")) and 0 < r["value"] < math.inf
-                )
-                means = {size: math.sqrt(fmean(v * v for s, v in seen if s == size)) for size, _ in seen}
-                more = f" ({_more_seeds(row)})" if row["outcome"] == "undecided" else ""
-                label = f"{row['block']}  slope {row['slope']:+.2f} {_MARKS[row['outcome']][:1]}{more}".rstrip()
-                axes.plot([size for size, _ in seen], [v for _, v in seen], ".", color=colour, alpha=0.3, markersize=3)
-                axes.plot(list(means), list(means.values()), color=colour, marker=marker, markersize=4, label=label)
+                seeds = curves[row["block"], kind, step]
+                label = f"{row['block']}: {_text_of(row)}"
+                axes.plot(sizes, _means(seeds), color=colour, marker=marker, markersize=4, label=label)
+                for points in seeds:
+                    axes.plot(*zip(*points, strict=True), ".", color=colour, alpha=0.3, markersize=3)
             axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
             axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
             axes.spines[["top", "right"]].set_visible(False)
             axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        marks = sorted({_MARKS[row["outcome"]] for row in slopes} - {""})
-        key = "  ·  ".join(["lines: root mean square over seeds", "dots: seeds", *marks])
-        figure.suptitle("\n".join(filter(None, (title, key))), x=0.01, ha="left", fontsize=10)
+        figure.suptitle(title or "", x=0.01, ha="left", fontsize=10)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
 
 
-def _more_seeds(row: Mapping[str, Any]) -> str:
-    """Return how many seeds would decide an undecided slope."""
-    if row["reach"] is None:
-        return "several seeds"
-    return f">{MOST_SEEDS:,} seeds" if row["seeds_needed"] is None else f"≈{row['seeds_needed']} seeds"
+def _text_of(row: Mapping[str, Any]) -> str:
+    """Return a slope with its interval and verdict."""
+    reach = "" if row["reach"] is None else f" ± {row['reach']:.2f}"
+    return f"{row['slope']:+.2f}{reach}, {row['outcome']}"
 
 
 def coord_check(
@@ -333,10 +315,10 @@ def coord_check(
             f"{len(batches)} batches, seeds {seeds}, steps {steps}."
         )
     records: list[dict[str, Any]] = []
-    idle: set[str] = set()
+    unused: set[str] = set()
     make = builder_of(optimizer)
-    on_cuda = torch.cuda.is_initialized()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count() if on_cuda else 0)), warnings.catch_warnings():
+    devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.filterwarnings("ignore", WIDER)  # sizes below base are also valid
         warnings.filterwarnings("ignore", NO_GRADIENT)  # MuSOAP warns for each model
         for size in sizes:
@@ -345,17 +327,18 @@ def coord_check(
                 model = build(size)
                 if not isinstance(model, nn.Module):
                     raise MupError(f"build({size!r}) returns {model!r}, but must return a new model.")
-                found = _measure(model, batches, steps, make(model, lr), loss or _relative_l2, idle)
+                found, without_gradient = _measure(model, batches, steps, make(model, lr), loss or _relative_l2)
                 records += [{"size": size, "seed": seed, **record} for record in found]
-    if not on_cuda:
+                unused |= without_gradient
+    if not devices:
         # Before the first use of CUDA its state is only the seed. Without a GPU this has no effect.
         torch.cuda.manual_seed_all(torch.initial_seed())
-    warn_of_no_gradient(sorted(idle))
+    warn_of_no_gradient(sorted(unused))
     return CoordCheck(records, size_name)
 
 
-def _measure(model, batches, steps, optimizer, loss, idle: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of one model, without size and seed. Add kernels without a gradient at all steps to ``idle``."""
+def _measure(model, batches, steps, optimizer, loss) -> tuple[list[dict[str, Any]], set[str]]:
+    """Return the records of one model, without size and seed, and its kernels without a gradient at every step."""
     if batches[0].keys() == {"x", "y"}:
         check_grid(model, tuple(batches[0]["x"].shape[2:]))
     probe = inputs_of(batches[0])
@@ -365,50 +348,45 @@ def _measure(model, batches, steps, optimizer, loss, idle: set[str]) -> Iterator
             f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure. A block "
             "is a child of the model with parameters."
         )
-    for block, value in start.items():
-        yield {"step": 0, "block": block, "kind": "init", "value": rms(value)}
+    records = [{"step": 0, "block": block, "kind": "init", "value": rms(value)} for block, value in start.items()]
     resolved = resolve(model, optimizer) if is_parametrized(model) else None
     unused = set(resolved.parameters) if resolved else set()
-    for step in range(1, steps[-1] + 1):
+    for step, batch in zip(range(1, steps[-1] + 1), cycle(batches), strict=False):
         model.train()
-        batch = batches[(step - 1) % len(batches)]
         optimizer.zero_grad()
         loss(call(model, inputs_of(batch)), **batch).backward()
         if resolved and unused:
             unused &= set(kernels_without_gradient(resolved))
         optimizer.step()
-        if step in steps:
-            for block, value in features(model, probe).items():
-                yield {"step": step, "block": block, "kind": "update", "value": rms(value - start[block])}
-    idle |= unused
+        for block, value in features(model, probe).items() if step in steps else ():
+            records.append({"step": step, "block": block, "kind": "update", "value": rms(value - start[block])})
+    return records, unused
 
 
 def _relative_l2(prediction: torch.Tensor, y: torch.Tensor, **_: Any) -> torch.Tensor:
     return ((prediction - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
 
 
-def _slope(seeds: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Return the slope of the root mean square over seeds. Each seed is a list of (size, value)."""
-    xs = [math.log(size) for size, _ in seeds[0]]
-    ys = [math.log(math.sqrt(fmean(value**2 for _, value in same))) for same in zip(*seeds, strict=True)]
-    return linear_regression(xs, ys).slope
+def _means(seeds: Curve) -> list[float]:
+    """Return the root mean square over seeds at each size."""
+    return [math.sqrt(fmean(value * value for _, value in same)) for same in zip(*seeds, strict=False)]
 
 
-def _reach(seeds: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+def _slope(seeds: Curve) -> float:
+    """Return the slope of the root mean square over seeds."""
+    return linear_regression([math.log(size) for size, _ in seeds[0]], list(map(math.log, _means(seeds)))).slope
+
+
+def _reach(seeds: Curve) -> float | None:
     """Return half the width of the 95 % interval of :func:`_slope`, or None for one seed.
 
     The interval is a jackknife over seeds with Student's t. The variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)², with
     θᵢ the slope without seed i (Efron & Stein 1981).
     """
+    from scipy.special import stdtrit
+
     n = len(seeds)
     if n == 1:
         return None
     without = [_slope([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
-    return _width(n) * math.sqrt(n * (n - 1) * pvariance(without))
-
-
-def _width(n: int) -> float:
-    """Return t/√n. Half the width of the interval over n seeds is proportional to it."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)
+    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) * pvariance(without))

@@ -9,7 +9,7 @@ import torch
 from neuralop_mup.errors import MupError, nearest
 
 UNITS = "the losses need physical units in training as well: use PhysicalDataProcessor, not neuralop's default processor"
-_OTHER_MEAN = {"harmonic": "arithmetic", "arithmetic": "harmonic"}
+_MEANS = ("harmonic", "arithmetic")
 # Residual of float32 data: 1e-5 on the solver's grid, 0.28 (8 points per axis) to 1 (61 points) on a 3 times coarser grid.
 _LARGE = 0.1
 
@@ -170,8 +170,8 @@ class DarcyEqnLoss(FieldLoss):
         self, forcing: float | torch.Tensor = 1.0, *, face_average: str = "harmonic", reduction: str = "sum"
     ) -> None:
         super().__init__(reduction)
-        if face_average not in _OTHER_MEAN:
-            raise MupError(f"face_average is {face_average!r}: {nearest(str(face_average), _OTHER_MEAN)}")
+        if face_average not in _MEANS:
+            raise MupError(f"face_average is {face_average!r}: {nearest(str(face_average), _MEANS)}")
         self.face_average = face_average
         if not 0 < torch.as_tensor(forcing).abs().max() < torch.inf:
             raise MupError("forcing must be finite and not zero everywhere, because the residual is relative to it.")
@@ -192,18 +192,16 @@ class DarcyEqnLoss(FieldLoss):
                 f"The sample's y must be 0 on the edge of the grid, but it reaches {edge:.3g} there. Either the grid has no "
                 f"boundary nodes, or y is normalised ({UNITS})."
             )
-        u, name = y[:, 0].detach().double(), _OTHER_MEAN[self.face_average]
-        own, other = (float(relative_l2(*self._sides(u, a, mean)).mean()) for mean in (self.face_average, name))
-        if own <= _LARGE:
+        u = y[:, 0].detach().double()
+        found = {mean: float(relative_l2(*self._sides(u, a, mean)).mean()) for mean in _MEANS}
+        if found[self.face_average] <= _LARGE:
             return None
         return (
-            f"The sample's y does not solve the equation in the discretisation of DarcyEqnLoss: its residual is {own:.2g}, "
-            "and that of u = 0 is 1. The equation loss would contradict the data. "
-        ) + (
-            f"With the {name} mean of a on faces it is {other:.2g}: use DarcyEqnLoss(face_average={name!r})."
-            if other <= _LARGE
-            else "If forcing and units are right, y was solved on a finer grid and a jumps between these nodes. Solve on "
-            "the data's own grid, or train without the equation loss."
+            "The sample's y does not solve the equation in the discretisation of DarcyEqnLoss: its residual is "
+            f"{found['harmonic']:.2g} with face_average='harmonic', {found['arithmetic']:.2g} with 'arithmetic', and that "
+            "of u = 0 is 1. The equation loss would contradict the data. Use the mean of the data's solver. If forcing and "
+            "units are right, y was solved on a finer grid and a jumps between these nodes: solve on the data's own grid, "
+            "or train without the equation loss."
         )
 
     def residual(self, u: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

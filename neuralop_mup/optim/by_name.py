@@ -11,13 +11,11 @@ from neuralop_mup.core.parametrize import is_parametrized
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.groups import Builder, MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
-from neuralop_mup.optim.resolved_model import needs_model
 
 _BUILDERS: dict[str, Builder] = {"musoap": MuSOAP, "adam": MuAdam, "adamw": MuAdamW, "sgd": MuSGD}
 _PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim.AdamW, MuSGD: torch.optim.SGD}
 
 
-@needs_model
 def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
     """Build one of this package's optimizers by its name.
 
@@ -53,9 +51,9 @@ def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.
     return _builder_named(name)(model, **settings)
 
 
-def _builder_named(name: Any, more: str = "") -> Builder:
+def _builder_named(name: Any) -> Builder:
     if str(name).lower() not in _BUILDERS:
-        raise MupError(f"Unknown optimizer {name!r}: {nearest(str(name), _BUILDERS)}{more}")
+        raise MupError(f"Unknown optimizer {name!r}: {nearest(str(name), _BUILDERS)}")
     return _BUILDERS[str(name).lower()]
 
 
@@ -64,8 +62,7 @@ def builder_of(given: Any) -> Callable[[nn.Module, float], torch.optim.Optimizer
 
     For a name or a class, a parametrized model gets learning rates under μP, and any other model the plain optimizer.
     """
-    more = " Or pass an optimizer class, or a function (model, lr)."
-    in_mup: Builder = given if callable(given) else _builder_named(given, more)
+    in_mup: Builder = given if callable(given) else _builder_named(given)
     plain = _PLAIN.get(in_mup)
     if isinstance(given, type) and issubclass(given, torch.optim.Optimizer) and not issubclass(given, MuSOAP):
         family = MuSGD if issubclass(given, (torch.optim.SGD, torch.optim.ASGD)) else MuAdam

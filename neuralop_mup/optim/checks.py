@@ -7,6 +7,7 @@ base. :func:`off_plan` compares the ratios. Plain optimizers of torch are checke
 import math
 import warnings
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from numbers import Real
 from statistics import median_low
 from typing import Any
@@ -19,13 +20,15 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.state_dict_hooks import CopiesShapes, on_first_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.resolved_model import FAMILIES, Groups, ResolvedModel, parameters_of, resolve, rule_mult
-from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.validation import check_number
 
 # Attribute of an optimizer with its hooks (neuralop_mup.optim.lr_hooks). torch omits it from copies and pickles.
 LR_HOOKS = "_neuralop_mup_follower"
 # Attribute of an optimizer: numbers of plans and groups when it was checked, or True after a warning. Not copied either.
 _CHECKED = "_neuralop_mup_checked"
+
+#: Start of the warning about Fourier kernels without a gradient.
+NO_GRADIENT = "Fourier kernels receive no gradient"
 
 # Smaller deviations of a learning rate do not affect training: the optimum is much broader.
 _TOLERANCE = 1e-2
@@ -37,8 +40,8 @@ _REMEDY = (
 )
 
 
-def off_plan(groups: Groups, mults: Mapping[Any, float]) -> dict[Any, tuple[float, float]]:
-    """Return the parameters that are off the plan, each with its learning rate and the one of the plan.
+def off_plan(groups: Groups, mults: Mapping[Any, tuple[str, float]]) -> str:
+    """Describe the first parameter with a learning rate off the plan; an empty string if there is none.
 
     Learning rates of zero are ignored, and so are deviations that are small relative to ``initial_lr``: at the end of a
     cosine, only rounding or a low floor remains.
@@ -48,28 +51,22 @@ def off_plan(groups: Groups, mults: Mapping[Any, float]) -> dict[Any, tuple[floa
     groups : sequence of dict
         An optimizer's param groups.
     mults : mapping
-        The rule's factor on the learning rate of each parameter to check. In groups with ``own_rule``, ``rule_mult``
-        replaces it.
+        Name of each parameter to check, and the rule's factor on its learning rate. In groups with ``own_rule``,
+        ``rule_mult`` replaces it.
     """
-    found: dict[Any, tuple[float, float, Any]] = {}
+    rates: list[tuple[str, float, float, Any]] = []
     for group in groups:
         rule, lr = group.get("rule_mult", 1.0), float(group["lr"])
         # The group's factors other than the rule: multipliers by role, and one of MuSOAP's two learning rates at base.
         own = group.get("lr_mult", rule) / rule * group.get("base_lr", 1.0)
-        for p in group["params"] if lr and own else ():
-            if p in mults:
-                found[p] = (
-                    lr,
-                    own * (rule if group.get("own_rule") else mults[p]),
-                    group.get("initial_lr", 0.0),
-                )
-    base = median_low([lr / mult for lr, mult, _ in found.values()] or [0.0])
-    off = {}
-    for p, (lr, mult, start) in found.items():
+        for name, mult in (mults[p] for p in group["params"] if p in mults and lr and own):
+            rates.append((name, lr, own * (rule if group.get("own_rule") else mult), group.get("initial_lr", 0.0)))
+    base = median_low([lr / mult for _, lr, mult, _ in rates] or [0.0])
+    for name, lr, mult, start in rates:
         gap = abs(lr - base * mult)
         if gap > _TOLERANCE * max(lr, base * mult) and not (_readable(start) and gap <= _TOLERANCE * start):
-            off[p] = lr, base * mult
-    return off
+            return f"{name} has {lr:.4g}, but {base * mult:.4g} follows from the others"
+    return ""
 
 
 def _readable(lr: Any) -> bool:
@@ -77,26 +74,16 @@ def _readable(lr: Any) -> bool:
     return lr.device.type == "cpu" if isinstance(lr, torch.Tensor) else isinstance(lr, Real)
 
 
-def broken_ratios(groups: Groups) -> str | None:
-    """Return a warning if groups of this package lost the plan's ratios, otherwise None."""
+def broken_ratios(groups: Groups) -> str:
+    """Return a warning if groups of this package lost the plan's ratios, otherwise an empty string."""
     # ReduceLROnPlateau does not store initial_lr.
     ours = [
         {"initial_lr": group.get("base_lr", 0.0), **group}
         for group in groups
         if group.get("lr_mult") and group["params"] and _readable(group["lr"])
     ]
-    names = {group["params"][0]: f"group {group.get('name')!r}" for group in ours}
-    problem = _first_off_plan(ours, {group["params"][0]: group["rule_mult"] for group in ours}, names)
+    problem = off_plan(ours, {group["params"][0]: (f"group {group.get('name')!r}", group["rule_mult"]) for group in ours})
     return problem and f"Learning rates are not in the plan's ratios: {problem}. {_REMEDY}"
-
-
-def _first_off_plan(groups: Groups, mults: Mapping[Any, float], names: Mapping[Any, str]) -> str:
-    """Describe the first of the named parameters that is off the plan; an empty string if none is."""
-    off = off_plan(groups, mults)
-    for p, name in names.items():
-        if p in off:
-            return f"{name} has {off[p][0]:.4g}, but {off[p][1]:.4g} follows from the others"
-    return ""
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
@@ -157,60 +144,86 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
 
 def check_groups(resolved: ResolvedModel, groups: Groups, family: str, names: Iterable[str]) -> None:
     """Raise MupError unless the named parameters that the groups contain have the plan's learning rates."""
-    mults = {resolved.parameters[row.name]: rule_mult(row, family) for row in resolved.plan.rows if row.name in names}
-    if problem := _first_off_plan(groups, mults, {p: repr(name) for name, p in resolved.parameters.items()}):
+    rows = [row for row in resolved.plan.rows if row.name in names]
+    mults = {resolved.parameters[row.name]: (repr(row.name), rule_mult(row, family)) for row in rows}
+    if problem := off_plan(groups, mults):
         raise MupError(
             f"The optimizer does not follow the plan: {problem}. Build it after parametrize with neuralop_mup.MuAdam(model, "
             f"lr=…) or from neuralop_mup.param_groups(model, lr=…, optimizer={family!r}). {_REMEDY}"
         )
 
 
-def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping) -> None:
-    """Raise MupError unless a saved state fits the optimizer.
+def kernels_without_gradient(resolved: ResolvedModel, count_zeros: bool = True) -> list[str]:
+    """Return the names of trainable Fourier kernels with no gradient, or with a zero gradient.
+
+    The list is empty if no parameter has a gradient. Call it after ``backward``. To look for zeros, it waits for the device.
+    """
+    kernels = {row.name for row in resolved.plan.rows if row.role == "spectral"}
+    trained = {name: p for name, p in resolved.parameters.items() if p.requires_grad}
+    idle = [name for name, p in trained.items() if p.grad is None or (count_zeros and not p.grad.any())]
+    return [name for name in idle if name in kernels] if len(idle) < len(trained) else []
+
+
+def warn_of_no_gradient(names: Iterable[str], stacklevel: int = 3) -> None:
+    """Warn that these kernels stay untrained, if there are any."""
+    if names := list(names):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"{NO_GRADIENT} and stay untrained: {', '.join(names[:3])}{more}. Usually the forward pass never calls the "
+            "layer, or discards (layer(x) instead of x = layer(x)), detaches or zeroes its output. Correct it, or call "
+            "requires_grad_(False) on kernels that you do not train.",
+            stacklevel=stacklevel,
+        )
+
+
+def check_same_groups(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Raise MupError unless a saved state has the groups of the optimizer.
 
     torch compares only the numbers of groups and parameters, and then loads every learning rate.
 
     Raises
     ------
     MupError
-        If groups differ in number, names, parameters, shapes or multipliers, or do not have all settings of the optimizer.
+        If groups differ in number, names, parameters, shapes or multipliers.
     """
-    optimizer = unwrap_optimizer(optimizer)
-    theirs = state.get("param_groups") if isinstance(state, Mapping) else None
-    if not isinstance(theirs, list):
+    if not isinstance(state, Mapping) or "param_groups" not in state:
         raise MupError("The state has no param_groups, so it is not an optimizer's. Save optimizer.state_dict().")
-    if problem := _different_groups(optimizer.param_groups, theirs, state.get("state", {})):
+    if problem := _different_groups(optimizer.param_groups, state["param_groups"], state["state"]):
         raise MupError(
             f"This optimizer state belongs to other groups: {problem}. Build model and optimizer as for the saved run, with "
             "the same sizes, base, rule and lr_mult, e.g. neuralop_mup.MuAdam(model, lr=…)."
         )
+
+
+def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Raise MupError unless a saved state fits the optimizer: groups, and settings of its class."""
+    check_same_groups(optimizer, state)
     # For states of its earlier releases, torch adds settings with default True, False or None.
     read = [key for key, value in optimizer.defaults.items() if value is not None and not isinstance(value, bool)]
-    if missing := [key for key in read for group in theirs if key not in group]:
+    if missing := [key for key in read for group in state["param_groups"] if key not in group]:
         raise MupError(
             f"This state was not saved by {type(optimizer).__name__}: its groups have no {missing[0]!r}. Load it into an "
             "optimizer of the class that saved it."
         )
 
 
-def _different_groups(ours: Groups, theirs: Groups, states: Mapping[Any, Mapping[str, Any]]) -> str | None:
-    """Describe the first difference between the groups of an optimizer and of a saved state; None if they fit."""
-    if len(ours) != len(theirs):
-        return f"{len(theirs)} groups were saved, the optimizer has {len(ours)}"
-    for group, saved in zip(ours, theirs, strict=True):
-        own, other = (f"{g.get('name')!r} with {len(g['params'])} parameters" for g in (group, saved))
+def _different_groups(ours: Groups, theirs: Groups, states: Mapping[Any, Mapping[str, Any]]) -> str:
+    """Describe the first difference between the groups of an optimizer and of a saved state; an empty string if none."""
+    missing: Mapping[str, Any] = {"params": ()}
+    for group, saved in zip_longest(ours, theirs, fillvalue=missing):
+        own, other = ((g.get("name"), len(g["params"]), g.get("layouts")) for g in (group, saved))
         if own != other:
-            return f"group {own} was saved as {other}"
+            return f"(name, number of parameters, layouts) is {own} here, and {other} was saved"
         for p, key in zip(group["params"], saved["params"], strict=True):
-            average = states.get(key, {}).get("exp_avg")
-            if average is not None and average.shape != p.shape:
-                return f"an average of shape {tuple(average.shape)} in group {own} for a parameter of {tuple(p.shape)}"
+            average = states.get(key, {}).get("exp_avg", p)
+            if average.shape != p.shape:
+                return f"an average of shape {tuple(average.shape)} in group {own[0]!r} for a parameter of {tuple(p.shape)}"
         # Modes may have changed since, and release 0.3.0 counted depth differently: compare only the user's multipliers.
         is_variable = "mode_mult" in group or group.get("own_rule")
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if is_variable else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):
-            return f"lr_mult of group {group.get('name')!r} is {group.get('lr_mult')}, but {saved.get('lr_mult')} was saved"
-    return None
+            return f"lr_mult of group {own[0]!r} is {group.get('lr_mult')}, but {saved.get('lr_mult')} was saved"
+    return ""
 
 
 def family_of(optimizer: object) -> str | None:
@@ -263,7 +276,7 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
     is_scaled = any(shape.adam_lr != 1 or shape.sgd_lr != 1 for shape in shapes.values())
     if not (is_whole and is_readable and is_scaled) or isinstance(optimizer, torch.optim.LBFGS):  # it sets step sizes
         return True
-    off = {family: off_plan(groups, {p: getattr(s, f"{family}_lr") for p, s in shapes.items()}) for family in FAMILIES}
+    off = {family: off_plan(groups, {p: ("", getattr(s, f"{family}_lr")) for p, s in shapes.items()}) for family in FAMILIES}
     known = family_of(optimizer)
     is_off = all(off.values()) if known is None else off[known]
     # follow_plan watches groups of param_groups, so warn only if they are those of the other family.
@@ -273,15 +286,11 @@ def _follows_its_plan(optimizer: torch.optim.Optimizer) -> bool:
 
 def _how_to_build(optimizer: torch.optim.Optimizer) -> str:
     """Return the warning, with the line that builds the optimizer under μP."""
-    cls, settings = type(optimizer), optimizer.param_groups[0]
+    cls, lr = type(optimizer), float(optimizer.param_groups[0]["lr"])
     ours = {torch.optim.Adam: "MuAdam", torch.optim.AdamW: "MuAdamW", torch.optim.SGD: "MuSGD"}
-    arguments = ["model", f"lr={float(settings['lr']):g}"]
-    arguments += [f"{key}={settings[key]:g}" for key in ("momentum", "weight_decay") if settings.get(key)]
-    if cls not in ours:
-        arguments.append(f"impl={cls.__module__.removesuffix('.adamw')}.{cls.__qualname__}")
+    impl = "" if cls in ours else f", impl={cls.__module__.removesuffix('.adamw')}.{cls.__qualname__}"
     return (
         f"{cls.__name__}'s learning rates do not follow its model's plan, so settings tuned at base do not transfer. Build "
-        f"neuralop_mup.{ours.get(cls, 'MuAdam')}({', '.join(arguments)}), or use neuralop_mup.param_groups(model, lr=…, "
-        f"optimizer={family_of(optimizer) or 'adam'!r}), with lr the learning rate at base. For the standard "
-        "parametrization, call parametrize(model, rule='standard')."
+        f"neuralop_mup.{ours.get(cls, 'MuAdam')}(model, lr={lr:g}{impl}) with your other settings, where lr is the learning "
+        "rate at base. For the standard parametrization, call parametrize(model, rule='standard')."
     )

@@ -45,16 +45,10 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     names = list(kernels_and_axes(model))
     if not names:
         raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
-    try:
+    for name in names:
         # get_parameter would return only the active part of an incremental kernel.
-        parts = [name.rpartition(".") for name in names]
-        parameters = [own_parameters(model.get_submodule(owner))[leaf] for owner, _, leaf in parts]
-    except (AttributeError, KeyError):
-        raise MupError(
-            f"{names[0]!r} or another kernel of this {type(model).__name__} was removed after parametrize. Call parametrize "
-            "on the finished model."
-        ) from None
-    for parameter in parameters:
+        owner, _, leaf = name.rpartition(".")
+        parameter = own_parameters(model.get_submodule(owner))[leaf]
         if parameter is not None and (grad := parameter.grad) is not None:
             if grad.is_complex():  # the bounds are symmetric, so the conjugate of a conjugated gradient works
                 grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)

@@ -10,10 +10,9 @@ from torch import nn
 
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.checks import check_optimizer_state, family_of
-from neuralop_mup.optim.learning_rate import renamed
-from neuralop_mup.optim.lr_hooks import attach_lr_hooks
-from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve, rule_mult
+from neuralop_mup.optim.checks import family_of
+from neuralop_mup.optim.lr_hooks import follow_plan
+from neuralop_mup.optim.resolved_model import resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
 Builder = Callable[..., torch.optim.Optimizer]
@@ -81,30 +80,19 @@ def param_groups(
     >>> optimizer = torch.optim.RMSprop(groups)
     >>> nm.follow_plan(model, optimizer)
     """
-    return groups_of(resolve(model), lr, optimizer, weight_decay=weight_decay, lr_mult=lr_mult)
-
-
-def groups_of(
-    resolved: ResolvedModel,
-    lr: float,
-    family: str = "adam",
-    *,
-    weight_decay: float | None = None,
-    lr_mult: Mapping[str, float] | None = None,
-) -> list[dict[str, Any]]:
-    """Return :func:`param_groups` of a resolved model."""
+    resolved = resolve(model)
     check_number("lr", lr, tensor=True)
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, tensor=True)
     # torch.load would not read a state with numbers of NumPy.
     lr, weight_decay = _plain(lr), _plain(weight_decay)
     multipliers = check_multipliers(lr_mult, "lr_mult")
-    growing = resolved.growing if family == "adam" else {}
+    growing = resolved.growing if optimizer == "adam" else {}
 
     groups: dict[tuple, dict[str, Any]] = {}
     for row in resolved.plan.rows:
         # Divide by the inverse, as mup does, for bitwise equal results.
-        divisor = 1 / rule_mult(row, family)
+        divisor = 1 / rule_mult(row, optimizer)
         multiplier, convolution = multipliers.get(row.tuned_as, 1.0), growing.get(row.name)
         settings: dict[str, Any] = {
             "lr": lr / divisor * multiplier,
@@ -140,7 +128,6 @@ def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-@needs_model
 def MuAdam(
     model: nn.Module,
     lr: float = 1e-3,
@@ -202,12 +189,11 @@ def MuAdam(
         warnings.warn(
             f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalizes both, so its effect "
             f"changes with width. Use neuralop_mup.MuAdamW(model, lr=…, weight_decay={weight_decay:g}).",
-            stacklevel=3,
+            stacklevel=2,
         )
     return built
 
 
-@needs_model
 def MuAdamW(
     model: nn.Module,
     lr: float = 1e-3,
@@ -251,7 +237,6 @@ def MuAdamW(
     return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
 
 
-@needs_model
 def MuSGD(
     model: nn.Module,
     lr: float = 1e-3,
@@ -311,8 +296,7 @@ def _build(
                 f"impl is a partial with {key}={impl.keywords[key]!r}, which the {key} of each group would replace. Pass "
                 f"{key}={impl.keywords[key]!r} as an argument next to impl."
             )
-    resolved = resolve(model)
-    groups = groups_of(resolved, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
+    groups = param_groups(model, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
     try:
         optimizer = impl(groups, lr=_plain(lr), **kwargs)
     except (TypeError, ValueError) as error:  # an argument, or the groups: LBFGS supports none
@@ -328,23 +312,5 @@ def _build(
             f"neuralop_mup.{'MuSGD' if theirs == 'sgd' else 'MuAdam'}(model, lr=…, impl=…) with a rate tuned for it."
         )
     if hasattr(optimizer, "register_step_pre_hook"):  # impl may return a wrapper without hooks
-        attach_lr_hooks(resolved, optimizer, family)
-        optimizer.register_load_state_dict_pre_hook(_check_state)
-        optimizer.register_load_state_dict_post_hook(_convert_averages)
+        follow_plan(model, optimizer, family)
     return optimizer
-
-
-def _convert_averages(optimizer: torch.optim.Optimizer) -> None:
-    """Convert averages of complex parameters to the parameters' precision. torch converts only real ones."""
-    for p, state in optimizer.state.items():
-        for name, value in state.items() if p.is_complex() else ():
-            if torch.is_tensor(value) and value.is_complex():
-                state[name] = value.to(p.dtype)
-
-
-def _check_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a state before loading. Keep our ``fused``: 0.2.0 saved True, which complex kernels do not support."""
-    check_optimizer_state(optimizer, state)
-    pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
-    groups = [{**renamed(saved), **({"fused": ours["fused"]} if "fused" in ours else {})} for saved, ours in pairs]
-    return {**state, "param_groups": groups}

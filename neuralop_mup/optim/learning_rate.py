@@ -32,8 +32,6 @@ import torch
 
 #: Keys of a group that are factors of its rate.
 FACTORS = ("mode_mult", "learned_mult", "depth_mult", "schedule_factor")
-# Keys that release 0.3.0 saved under other names.
-_RENAMED = {"length_mult": "schedule_factor", "period": "mode_stride"}
 
 
 def factors(group: Mapping[str, Any]) -> dict[str, float]:
@@ -59,8 +57,3 @@ def effective_decay(group: Mapping[str, Any]) -> float:
 def effective_lrs(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return :func:`effective_lr` of each param group, by the group's name or index."""
     return {group.get("name", str(i)): float(effective_lr(group)) for i, group in enumerate(optimizer.param_groups)}
-
-
-def renamed(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved group with the names of this release."""
-    return {_RENAMED.get(key, key): value for key, value in group.items() if key != "step_mults"}

@@ -10,7 +10,14 @@ from torch import nn
 
 from neuralop_mup.core.build_models import active_modes
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.checks import LR_HOOKS, broken_ratios, check_groups, family_of, unwrap_optimizer
+from neuralop_mup.optim.checks import (
+    LR_HOOKS,
+    broken_ratios,
+    check_groups,
+    check_optimizer_state,
+    family_of,
+    unwrap_optimizer,
+)
 from neuralop_mup.optim.learning_rate import unscheduled_lr
 from neuralop_mup.optim.resolved_model import Groups, ResolvedModel, parameters_of, present_plan, resolve, rule_mult
 from neuralop_mup.torch_private import not_compiled
@@ -57,12 +64,7 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
     >>> optimizer = torch.optim.NAdam(nm.param_groups(model, lr=8e-3))
     >>> nm.follow_plan(model, optimizer)
     """
-    attach_lr_hooks(resolve(model, optimizer), optimizer, family)
-
-
-def attach_lr_hooks(resolved: ResolvedModel, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
-    """Implement :func:`follow_plan` for a resolved model."""
-    optimizer = unwrap_optimizer(optimizer)
+    resolved, optimizer = resolve(model, optimizer), unwrap_optimizer(optimizer)
     if not hasattr(optimizer, "register_step_pre_hook"):
         raise MupError(f"{type(optimizer).__name__} does not support step hooks. Pass a torch.optim.Optimizer.")
     family = family or family_of(optimizer) or "adam"
@@ -75,7 +77,7 @@ def attach_lr_hooks(resolved: ResolvedModel, optimizer: torch.optim.Optimizer, f
     check_groups(resolved, built, family, resolved.parameters.keys() - resolved.mode_kernels.keys())
     former = getattr(optimizer, LR_HOOKS, None)
     others = [other for other in former.models if other.model is not resolved.model] if former else []
-    LrHooks([*others, resolved], optimizer, family).attach(optimizer)
+    LrHooks([*others, resolved], type(optimizer), family).attach(optimizer)
 
 
 class LrHooks:
@@ -90,17 +92,15 @@ class LrHooks:
     overwrite an ``lr`` that is multiplied once.
     """
 
-    def __init__(self, models: Sequence[ResolvedModel], optimizer: torch.optim.Optimizer, family: str) -> None:
+    def __init__(self, models: Sequence[ResolvedModel], of: type[torch.optim.Optimizer], family: str) -> None:
         self.models, self.family = models, family
         self._convs = [m.model.get_submodule(name) for m in models for name in dict.fromkeys(m.mode_kernels.values())]
         self._key: tuple | None = None
         # Reuse the same objects, because compiled steps and captured graphs refer to them.
-        self._step_view = object.__new__(type(optimizer))
+        self._step_view = object.__new__(of)
         self._groups: dict[int, dict[str, Any]] = {}
         self._lrs: dict[int, torch.Tensor] = {}  # groups with a tensor as lr
         self._warned = False
-        self._types = [p.dtype for p in parameters_of(optimizer.param_groups)]
-        self.mode_mults(optimizer.param_groups)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Attach the hooks after all others of the optimizer, and remove earlier hooks of this class."""
@@ -109,6 +109,8 @@ class LrHooks:
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
+            optimizer.register_load_state_dict_pre_hook(check_optimizer_state, prepend=True),
+            optimizer.register_load_state_dict_post_hook(_convert_averages),
         ]
         setattr(optimizer, LR_HOOKS, self)
 
@@ -116,7 +118,7 @@ class LrHooks:
         """Return each group's rule multiplier at the current modes over ``rule_mult``; None for groups outside the plan."""
         key = (tuple(map(active_modes, self._convs)), *(group.get("rule_mult") for group in groups))
         if key != self._key:
-            # Invert twice, for the same bits as in groups_of.
+            # Invert twice, for the same bits as in param_groups.
             now = {
                 resolved.parameters[row.name]: 1 / (1 / rule_mult(row, self.family))
                 for resolved in self.models
@@ -132,9 +134,6 @@ class LrHooks:
         groups = optimizer.param_groups
         for resolved in self.models:
             _check_holds(resolved, groups)
-        former, self._types = self._types, [p.dtype for p in parameters_of(groups)]
-        if self._types != former and len(self._types) == len(former):  # convert the state to the model's new precision
-            optimizer.load_state_dict(optimizer.state_dict())
         for resolved in () if self._warned else self.models:
             own = {*resolved.parameters.values()}
             if problem := broken_ratios([group for group in groups if not own.isdisjoint(group["params"])]):
@@ -173,21 +172,24 @@ class LrHooks:
         return own
 
 
+def _convert_averages(optimizer: torch.optim.Optimizer) -> None:
+    """Convert averages of complex parameters to the parameters' precision. torch converts only real ones."""
+    for p, state in optimizer.state.items():
+        for name, value in state.items() if p.is_complex() else ():
+            if torch.is_tensor(value) and value.is_complex():
+                state[name] = value.to(p.dtype)
+
+
 def _check_holds(resolved: ResolvedModel, groups: Groups) -> None:
     """Raise MupError if the model no longer uses the optimizer's tensors."""
     name, first = next(iter(resolved.parameters.items()))
-    if hasattr(first, "sharded_away"):
-        raise MupError(
-            "The model was sharded after this optimizer was built, so a step would change nothing. Build the optimizer "
-            "after neuralop_mup.shard(model)."
-        )
     module, _, own = name.rpartition(".")
     if getattr(resolved.model.get_submodule(module), own, first) is first:
         return
     if {*resolved.model.parameters()}.isdisjoint(parameters_of(groups)):
         raise MupError(
-            "The model's tensors were replaced after this optimizer was built, e.g. by load_state_dict(assign=True), so a "
-            "step would change nothing. Load without assign, or build the optimizer afterwards."
+            "The model's tensors were replaced after this optimizer was built, e.g. by neuralop_mup.shard or "
+            "load_state_dict(assign=True), so a step would change nothing. Build the optimizer afterwards."
         )
 
 

@@ -22,15 +22,15 @@ Every number that a step needs stands in the group, so that it is saved, loaded 
 ``cooldown`` (b, n, c).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from neuralop_mup.core.rules import length_factor
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.learning_rate import effective_lr, renamed, unscheduled_lr
+from neuralop_mup.optim.learning_rate import effective_lr, unscheduled_lr
 from neuralop_mup.validation import check_count, check_positive
 
 #: Default learning rate of a training of 1,000 steps, under a schedule that ends with it.
@@ -58,6 +58,9 @@ BEGINNING: dict[str, Any] = {
     "schedule_factor": 1.0,
 }
 
+# Keys that release 0.3.0 saved under other names.
+_RENAMED = {"length_mult": "schedule_factor", "period": "mode_stride"}
+
 Group = dict[str, Any]
 
 
@@ -84,18 +87,20 @@ def trained_lr(steps: int | None, start_error: float | None) -> float:
     return min(_TRAINED_MOST, _TRAINED_SHARE * start_error, max(start_error * default_lr(steps), later))
 
 
-def check_start_error(start_error: Any, lr: float | None) -> None:
-    """Raise MupError for an error that is no number above 0, is in percent, or comes with a learning rate."""
-    check_positive("start_error", start_error)
-    if start_error > _LARGEST_ERROR:
+def check_start_error(start_error: Any, lr: float | None) -> float:
+    """Return a relative error as a number; raise MupError if it is not above 0, in percent, or combined with ``lr``."""
+    error = float(start_error) if isinstance(start_error, torch.Tensor) and start_error.numel() == 1 else start_error
+    check_positive("start_error", error)
+    if error > _LARGEST_ERROR:
         raise MupError(
-            f"start_error is {start_error!r}, and predicting zero has a relative error of 1. Give a fraction, 0.06 for 6 %, "
+            f"start_error is {error!r}, and predicting zero has a relative error of 1. Give a fraction, 0.06 for 6 %, "
             "or train fresh weights."
         )
     if lr is not None:
         raise MupError(
-            f"lr is {lr!r} and start_error is {start_error!r}, but start_error determines the learning rate. Leave out one."
+            f"lr is {lr!r} and start_error is {error!r}, but start_error determines the learning rate. Leave out one."
         )
+    return float(error)
 
 
 def anytime_lr(taken: int) -> float:
@@ -172,19 +177,9 @@ def warning_past_the_end(group: Mapping[str, Any], taken: int) -> str | None:
     )
 
 
-def warning_of_other_end(ours: Group, theirs: Group) -> str | None:
-    """Return the warning for a state whose end differs from that of the optimizer that loads it; None if it does not."""
-    built, saved = ours["steps"], theirs["steps"]
-    if built in (None, saved):
-        return None
-    return (
-        f"This optimizer was built with steps={built}, and the state that it loads has steps={saved}, which now applies. To "
-        f"end the training after {built} steps, call optimizer.set_steps({built})."
-    )
-
-
-def move_end(groups: Sequence[Group], steps: Any, taken: int) -> None:
+def move_end(groups: Sequence[Group], steps: Any) -> None:
     """Implement ``MuSOAP.set_steps``."""
+    taken = groups[0]["taken"]
     check_count("steps", steps, "optimizer steps")
     if steps <= taken:
         raise MupError(
@@ -200,8 +195,9 @@ def move_end(groups: Sequence[Group], steps: Any, taken: int) -> None:
     set_factors(groups, taken)
 
 
-def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
+def begin_cooldown(groups: Sequence[Group], steps: Any) -> None:
     """Implement ``MuSOAP.cooldown``."""
+    taken = groups[0]["taken"]
     check_count("the length of a cooldown", steps, "optimizer steps")
     if (former := groups[0]["cooldown"]) is not None:
         raise MupError(
@@ -220,7 +216,8 @@ def begin_cooldown(groups: Sequence[Group], steps: Any, taken: int) -> None:
 
 def upgraded(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a saved group with the keys of this release, from a state of release 0.3.0 or an earlier one."""
-    group, steps = renamed(group), group.get("steps")
+    group = {_RENAMED.get(key, key): value for key, value in group.items() if key != "step_mults"}
+    steps = group.get("steps")
     if "base_scale" in group:
         return group
     follows = group.get("lr_follows", None if steps is None else "steps") if group.get("layouts") else None

@@ -191,23 +191,18 @@ def test_interval_of_two_seeds_that_disagree():
 
 
 @pytest.mark.parametrize(
-    ("slope", "d", "outcome", "seeds"),
+    ("slope", "d", "outcome"),
     [
-        (0.12, 0.001, "did not pass", None),
-        (0.12, 0.02, "undecided", 7),
-        (0.08, 0.001, "passed", None),
-        (0.08, 0.02, "undecided", 7),
-        (0.1, 0.02, "undecided", None),
+        (0.12, 0.001, "did not pass"),
+        (0.12, 0.02, "undecided"),
+        (0.08, 0.001, "passed"),
+        (0.08, 0.02, "undecided"),
     ],
 )
-def test_the_whole_interval_decides(slope, d, outcome, seeds):
-    """Three seeds with slopes of s − d, s, s + d have the interval s ± t₂ d/√3 = s ± 2.48 d, against the limit 0.1.
-
-    With n seeds and the same scatter it is s ± t_{n−1} d/√n. For d = 0.02 this is 0.021 at n = 6 and 0.0185 at n = 7, below
-    the distance of 0.02 to the limit. If s is the limit, no number of seeds decides.
-    """
+def test_the_whole_interval_decides(slope, d, outcome):
+    """Three seeds with slopes of s − d, s, s + d have the interval s ± t₂ d/√3 = s ± 2.48 d, against the limit 0.1."""
     row = body_with(check_with(0.0, 0.0), lambda r: r["size"] ** (slope + (r["seed"] - 1) * d))
-    assert (row["outcome"], row["seeds_needed"]) == (outcome, seeds)
+    assert row["outcome"] == outcome
 
 
 # --- random state
@@ -278,13 +273,9 @@ def test_figure_marks_slopes_that_do_not_pass(tmp_path):
     path = tmp_path / "new" / "check.svg"
     check.plot(path, title="burgers")
     text = path.read_text(encoding="utf-8")
-    slopes = {row["block"]: row["slope"] for row in check.slopes if row["kind"] == "update"}
-    needed = {row["block"]: row["seeds_needed"] for row in check.verdicts() if row["kind"] == "update"}
-    for block, mark in (("fno_blocks.0", "!"), ("output", f"? (≈{needed['output']} seeds)")):
-        assert text.count(f"{block}  slope {slopes[block]:+.2f} {mark} -->") >= 2  # in each panel of updates
-    assert "burgers" in text and "!: " in text and "?: " in text
-    assert "update 5, fno_blocks.0: +0.51 ± 0.06, did not pass" in str(check).splitlines()
-    assert f"undecided (≈{needed['output']} seeds would decide)" in str(check)
+    lines = [line.partition(", ") for line in str(check).splitlines()[1:]]
+    assert "update 5" in {panel for panel, _, _ in lines} and all(slope in text for _, _, slope in lines)
+    assert "burgers" in text and "fno_blocks.0: +0.51 ± 0.06, did not pass" in text and ", undecided" in text
     with refused(""):
         nm.CoordCheck([], "hidden_channels").plot(path)
 

@@ -59,7 +59,7 @@ def test_residual_of_the_solvers_solution_is_zero(n, forcing):
 def test_data_solved_with_the_other_mean_triggers_a_warning():
     x, y = darcy_data()
     own = float(DarcyEqnLoss(face_average="arithmetic", reduction="mean")(y, x=x))
-    with pytest.warns(UserWarning, match=r"DarcyEqnLoss\(face_average='harmonic'\)") as caught:
+    with pytest.warns(UserWarning, match="face_average='harmonic'") as caught:
         DarcyEqnLoss(face_average="arithmetic")(0 * y, x=x, y=y)
     (warning,) = caught
     assert own > 0.1 and f"{own:.2g}" in str(warning.message)

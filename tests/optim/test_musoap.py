@@ -225,7 +225,7 @@ WITHOUT_A_KERNEL = nm.parametrize(nn.Sequential(nn.Linear(8, 8)), base=nn.Sequen
         ({"lr": -0.1}, "lr -0.1"),
         ({"lr": 1.01}, "lr 1.01"),
         ({"lr": "0.1"}, "lr '0.1'"),
-        ({"adamw_lr": 8}, "adamw_lr 8 AdamW"),
+        ({"adamw_lr": 8}, "adamw_lr 8"),
         ({"momentum": 1.0}, "momentum 1.0"),
         ({"beta2": -0.1}, "beta2 -0.1"),
         ({"betas": (0.9, 1.0)}, "betas (0.9,1.0)"),
@@ -235,7 +235,6 @@ WITHOUT_A_KERNEL = nm.parametrize(nn.Sequential(nn.Linear(8, 8)), base=nn.Sequen
         ({"eps": -1.0}, "eps -1.0"),
         ({"weight_decay": math.nan}, "weight_decay nan"),
         ({"lr_mult": {"kernel": 2}}, "'kernel'"),
-        ({"process_group": "world"}, "process_group 'world' torch.distributed.new_group"),
     ],
 )
 def test_arguments_that_are_refused(arguments, names):
@@ -248,11 +247,3 @@ def test_a_layer_that_was_replaced_is_refused():
     model.projection.fcs[1] = nn.Conv1d(model.projection.fcs[1].in_channels, 5, 1)
     with refused("'projection.fcs.1.weight' (5, parametrize"):
         nm.MuSOAP(model)
-
-
-def test_a_sparse_gradient_is_refused():
-    model, optimizer, _ = built()
-    bias = model.get_parameter("projection.fcs.1.bias")
-    bias.grad = torch.ones_like(bias).to_sparse()
-    with refused("'projection.fcs.1.bias' sparse=False"):
-        optimizer.step()

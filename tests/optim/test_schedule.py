@@ -205,10 +205,10 @@ def test_the_end_is_continuous_in_the_learning_rate(events, at, steps):
             if what == "lr":
                 group["lr"] *= value
             elif what == "set_steps":
-                move_end([group], taken + value, taken)
+                move_end([group], taken + value)
                 lengths.append(value)
             elif what == "cooldown" and taken > 9 and group["cooldown"] is None:
-                begin_cooldown([group], int(value * taken), taken)
+                begin_cooldown([group], int(value * taken))
             elif what == "resume":
                 group = upgraded(json.loads(json.dumps(group)))
             for _ in range(value if what == "wait" else 0):
@@ -217,7 +217,8 @@ def test_the_end_is_continuous_in_the_learning_rate(events, at, steps):
                 note_peaks([group], taken)
                 set_factors([group], taken)
                 lrs.append(group["step_lr"])
-                group["lr"], taken = lr, taken + 1
+                taken += 1
+                group.update(lr=lr, taken=taken)
         found.append(lrs)
     shorter = max(1, (steps or 1), *lengths) / min(lengths[1:], default=max(1, steps or 1))
     assert max(abs(a - b) for a, b in zip(*found, strict=True)) <= 50e-6 * max(1.0, shorter) * max(found[0])

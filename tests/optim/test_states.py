@@ -90,7 +90,7 @@ def test_a_state_in_memory_is_not_changed_by_what_loaded_it():
 
 
 def test_states_of_earlier_releases():
-    """0.3.0 had other names for some settings; a state of 0.2 is refused. One parameter has no gradient, and no state."""
+    """0.3.0 had other names for some settings. One parameter has no gradient, and no state."""
     model, optimizer, again = built()
     random_gradients(model)
     model.get_parameter(KERNEL).grad = None
@@ -103,15 +103,12 @@ def test_states_of_earlier_releases():
         group |= {"lr_follows": "progress", "most": float("inf"), "seconds": None, "budget": None}
         del group["base_scale"]
     assert_resumed_steps_are_equal(model, optimizer, again, resumed, old)
-    old["param_groups"][0]["nesterov"] = True
-    with refused("0.2"):
-        nm.MuSOAP(again).load_state_dict(old)
 
 
 def test_former_names_of_arguments_work_for_one_release():
     with pytest.warns(FutureWarning, match="adamw_lr") as caught:
         optimizer = nm.MuSOAP(small_fno(), aux_lr=0.003, period=3)
-    assert len(caught) == 2
+    assert len(caught) == 1
     assert (optimizer.defaults["lr"], optimizer.defaults["mode_stride"]) == (0.003, 3)
 
 
@@ -120,8 +117,8 @@ def test_former_names_of_arguments_work_for_one_release():
     [
         (lambda: nm.MuSOAP(small_fno(separable=True)).state_dict(), "layouts"),
         (lambda: nm.MuAdam(small_fno()).state_dict(), "layouts"),
-        (lambda: {"model": {}}, "layouts"),
-        (lambda: [], "layouts"),
+        (lambda: {"model": {}}, "param_groups"),
+        (lambda: [], "param_groups"),
         # The same parameters under another base: torch would take AdamW's learning rates from the file.
         (
             lambda: nm.MuSOAP(nm.parametrize(FNO((8,), 2, 3, 12, n_layers=2), base={"hidden_channels": 6})).state_dict(),
@@ -167,11 +164,11 @@ def trained(model, optimizer, seeds, half=False):
     return losses
 
 
-@pytest.mark.parametrize("how", ["converted", "loaded", "autocast"])
+@pytest.mark.parametrize("how", ["loaded", "autocast"])
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_in_another_precision_is_the_same(name, wide, how):
-    """The model is converted on the way, or the state goes on in another model, or all is autocast.
+    """The state goes on in a model of another precision, or all is autocast.
 
     It ended in torch's "expected dtype float for `end` but got dtype double"; products of a step were made in bfloat16.
     """
@@ -179,11 +176,9 @@ def test_a_training_in_another_precision_is_the_same(name, wide, how):
     model = in_double(fno()) if wide else fno()
     optimizer, half = build(model), how == "autocast"
     want = trained(usual, build(usual), range(6))
-    losses = trained(model, optimizer, range(3), half)
-    other = copy.deepcopy(model) if how == "loaded" else model
-    if not half:
-        (in_single if wide else in_double)(other)
+    losses, other = trained(model, optimizer, range(3), half), model
     if how == "loaded":
+        other = (in_single if wide else in_double)(copy.deepcopy(model))
         state, optimizer = copy.deepcopy(optimizer.state_dict()), build(other)
         optimizer.load_state_dict(state)
     losses += trained(other, optimizer, range(3, 6), half)

@@ -4,8 +4,6 @@ Bases are real. For real fields, mode −k has the conjugate block, so Σ_{±k} 
 fields this is a choice, which halves the cost of a rotation.
 """
 
-from __future__ import annotations
-
 import torch
 
 # Times d, this is the rounding error of float32 sums of d numbers. Directions with smaller eigenvalues are arbitrary.

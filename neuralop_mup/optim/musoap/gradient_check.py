@@ -41,10 +41,6 @@ class GradientCheck:
         ]
         if policy == "off" or not held:
             return
-        if sparse := [name for name, p in held if p.grad.is_sparse]:
-            raise MupError(
-                f"The gradient of {sparse[0]!r} is sparse, but MuSOAP needs dense ones. Build its layer with sparse=False."
-            )
         for _, p in held if policy != "now" else ():  # the bits of conjugated, negated and expanded views cannot change
             if not hasattr(p, "placements") and (p.grad.is_conj() or p.grad.is_neg() or not p.grad.is_contiguous()):
                 p.grad = p.grad.resolve_conj().resolve_neg().contiguous()

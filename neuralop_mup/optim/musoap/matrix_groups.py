@@ -12,7 +12,7 @@ from typing import Any
 from neuralop_mup.core.plan import ParamPlan
 from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
-from neuralop_mup.optim.groups import groups_of, number_equal_names
+from neuralop_mup.optim.groups import number_equal_names, param_groups
 from neuralop_mup.optim.musoap.depth import estimate_depth
 from neuralop_mup.optim.resolved_model import ResolvedModel
 
@@ -70,7 +70,7 @@ def musoap_groups(
                 }
             )
     name_of, auxiliary = {p: name for name, p in resolved.parameters.items()}, []
-    for group in groups_of(resolved, aux_lr, weight_decay=weight_decay, lr_mult=lr_mult):
+    for group in param_groups(resolved.model, aux_lr, weight_decay=weight_decay, lr_mult=lr_mult):
         if names := [name_of[p] for p in group["params"] if name_of[p] not in layouts]:
             params = [resolved.parameters[name] for name in names]
             title = "aux " + "+".join(role for role in ROLES if role in {roles[name] for name in names})

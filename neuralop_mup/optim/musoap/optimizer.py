@@ -18,9 +18,9 @@ from torch.optim.adamw import adamw
 from neuralop_mup.core.check_init import looks_drawn
 from neuralop_mup.core.weights_status import WeightsStatus, status_of
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.optim.checks import check_optimizer_state
+from neuralop_mup.optim.checks import check_same_groups, kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.optim.learning_rate import effective_decay, effective_lr, unscheduled_lr
-from neuralop_mup.optim.lr_hooks import attach_lr_hooks
+from neuralop_mup.optim.lr_hooks import follow_plan
 from neuralop_mup.optim.musoap import parallel
 from neuralop_mup.optim.musoap.depth import DepthMeasurement
 from neuralop_mup.optim.musoap.eigenbases import first_basis, qr_iteration
@@ -39,7 +39,7 @@ from neuralop_mup.optim.musoap.stacks import (
     upcast_dtype,
 )
 from neuralop_mup.optim.musoap.update import Averages, Scratch, direction, update_grams
-from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve
+from neuralop_mup.optim.resolved_model import ResolvedModel, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
@@ -51,12 +51,10 @@ from neuralop_mup.optim.schedule import (
     set_factors,
     trained_lr,
     upgraded,
-    warning_of_other_end,
     warning_past_the_end,
 )
-from neuralop_mup.optim.unused import kernels_without_gradient, warn_of_no_gradient
 from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compiled, sub_each_
-from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number, renamed_arguments
+from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
 ADAMW_LR = 4e-3
 # As in torch's AdamW. Without it kernels grow throughout the training, and rollouts may diverge.
@@ -180,8 +178,6 @@ class MuSOAP(torch.optim.Optimizer):
     _depth: DepthMeasurement | None = None  # until the first step
     _resolved: ResolvedModel | None = None  # until the first step
 
-    @needs_model
-    @renamed_arguments(aux_lr="adamw_lr", period="mode_stride")
     def __init__(
         self,
         model: nn.Module,
@@ -205,6 +201,13 @@ class MuSOAP(torch.optim.Optimizer):
         check: str | None = None,
         **unknown: Any,
     ) -> None:
+        if {"aux_lr", "period"} & unknown.keys():
+            warnings.warn(
+                "aux_lr is now called adamw_lr, and period is mode_stride. The next release removes the former names.",
+                FutureWarning,
+                stacklevel=2,
+            )
+            adamw_lr, mode_stride = unknown.pop("aux_lr", adamw_lr), unknown.pop("period", mode_stride)
         check_names(unknown, MuSOAP)
         for what, count, unit in (
             ("steps", 1 if steps is None else steps, "optimizer steps"),
@@ -214,18 +217,13 @@ class MuSOAP(torch.optim.Optimizer):
         ):
             check_count(what, count, unit)
         if start_error is not None:
-            if isinstance(start_error, torch.Tensor) and start_error.numel() == 1:
-                start_error = start_error.item()
-            check_start_error(start_error, lr)
-            start_error = float(start_error)
+            start_error = check_start_error(start_error, lr)
         for what, value in (("momentum", momentum), ("beta2", beta2), ("betas", betas)):
             check_decay(what, value)
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
         if check is not None and check not in CHECKS:
             raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
-        if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
-            raise MupError(f"process_group is {process_group!r}; give what torch.distributed.new_group returns.")
         _check_rates(lr, adamw_lr)
         steps, base_scale = None if steps is None else int(steps), None
         resolved = resolve(model)
@@ -252,7 +250,7 @@ class MuSOAP(torch.optim.Optimizer):
             "refresh": int(refresh),
             "lr": adamw_lr,
             "weight_decay": weight_decay,
-            "betas": tuple(map(float, betas)),
+            "betas": (float(betas[0]), float(betas[1])),
             "eps": float(eps),
             "foreach": foreach,
             "capturable": capturable,
@@ -264,7 +262,7 @@ class MuSOAP(torch.optim.Optimizer):
         self._resolved = resolved
         self._depth = None if base_depth is None else DepthMeasurement(resolved)
         set_factors(self.param_groups, 0)
-        attach_lr_hooks(resolved, self)
+        follow_plan(resolved.model, self)
 
     @property
     def cycle(self) -> int:
@@ -320,7 +318,7 @@ class MuSOAP(torch.optim.Optimizer):
     # torch 2.13 compiles a method of an optimizer as if every parameter were the first one.
     @not_compiled
     def _step(self) -> None:
-        groups, taken = self.param_groups, self._taken(self.param_groups)
+        groups, taken = self.param_groups, self.param_groups[0]["taken"]
         if groups[0]["params"][0].is_cuda and torch.cuda.is_current_stream_capturing():
             raise MupError(
                 "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
@@ -362,11 +360,6 @@ class MuSOAP(torch.optim.Optimizer):
             if sent and self._process_group is not None:
                 parallel.broadcast_updates(sent, self._process_group)
 
-    def _taken(self, groups: Sequence[Mapping[str, Any]]) -> int:
-        """Return the number of steps taken. Old states only count them for matrices."""
-        matrices = [p for group in groups if group["layouts"] is not None for p in group["params"]]
-        return max([self.state[p].get("step", 0) for p in matrices if p in self.state] + [groups[0].get("taken", 0)])
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters for AdamW, as torch's method does. Its training ends with that of the others."""
         of_all = ("taken", "steps", "cooldown")
@@ -406,7 +399,7 @@ class MuSOAP(torch.optim.Optimizer):
         >>> round(group["lr"] * group["schedule_factor"], 6)
         0.03
         """
-        move_end(self.param_groups, n, self._taken(self.param_groups))
+        move_end(self.param_groups, n)
         self._warned_of_end = False
 
     def cooldown(self, n: int) -> None:
@@ -439,7 +432,7 @@ class MuSOAP(torch.optim.Optimizer):
         ...     if step == 6:
         ...         optimizer.cooldown(3)
         """
-        begin_cooldown(self.param_groups, n, self._taken(self.param_groups))
+        begin_cooldown(self.param_groups, n)
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
         """Do a step of torch's AdamW, with averages in float32 or better."""
@@ -507,9 +500,7 @@ class MuSOAP(torch.optim.Optimizer):
         members = [(p, x) for p, x in zip(group["params"], group["layouts"], strict=True) if p.grad is not None]
         for p, layout in members:
             if not self.state[p]:
-                state = _new_state(p, layout)
-                sharded = {key: parallel.sharded_like(p, state[key]) for key in _SHARDED} if hasattr(p, "placements") else {}
-                self.state[p].update({**state, **sharded})
+                self.state[p].update(_new_state(p, layout))
         if members:
             means = local_reals([self.state[p]["exp_avg"] for p, _ in members])
             lerp_each_(means, upcast(local_reals([p.grad for p, _ in members])), 1 - group["momentum"])
@@ -592,8 +583,7 @@ class MuSOAP(torch.optim.Optimizer):
         Raises
         ------
         MupError
-            If its groups treat parameters in another way, or by other multipliers, or it was saved with settings that are
-            no more.
+            If its groups hold other parameters, treat them differently, or have other multipliers.
 
         Examples
         --------
@@ -603,26 +593,24 @@ class MuSOAP(torch.optim.Optimizer):
         >>> state = nm.MuSOAP(model, steps=1000).state_dict()
         >>> nm.MuSOAP(model, steps=1000).load_state_dict(state)
         """
-        saved = state_dict.get("param_groups", ()) if isinstance(state_dict, Mapping) else ()
-        if any("nesterov" in group for group in saved):
-            raise MupError(
-                "This state was saved by release 0.2, and this release cannot load it. Continue with release 0.2."
-            )
-        if [group["layouts"] for group in self.param_groups] != [group.get("layouts") for group in saved]:
-            raise MupError(
-                "This state is not of a MuSOAP over the same parameters (their layouts differ): load it into the optimizer "
-                "and the model that it was saved from."
-            )
+        check_same_groups(self, state_dict)
+        saved, built = state_dict["param_groups"], self.param_groups[0]["steps"]
+        # States of 0.3.0 count steps only for matrices. Capturable optimizers store tensors as lr.
+        taken = max([own["step"] for own in state_dict["state"].values() if isinstance(own.get("step"), int)], default=0)
         groups = [{**ours, **upgraded(theirs)} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
-            group["lr"] = float(group["lr"])  # capturable optimizers store tensors
-        check_optimizer_state(self, {**state_dict, "param_groups": groups})  # another base or rule
-        if warning := warning_of_other_end(self.param_groups[0], groups[0]):
-            warnings.warn(warning, stacklevel=2)
+            group.update(lr=float(group["lr"]), taken=max(taken, group["taken"]))
+        steps = groups[0]["steps"]
+        if built not in (None, steps):
+            warnings.warn(
+                f"This optimizer was built with steps={built}, and the state that it loads has steps={steps}, which now "
+                f"applies. To end the training after {built} steps, call optimizer.set_steps({built}).",
+                stacklevel=2,
+            )
         super().load_state_dict({**state_dict, "param_groups": groups})
         for cached in ("_batches", "_warned_of_end"):
             vars(self).pop(cached, None)
-        taken = self._taken(self.param_groups)
+        taken = self.param_groups[0]["taken"]
         self._depth = None if taken else self._depth
         set_factors(self.param_groups, taken)
         for group, theirs in zip(self.param_groups, groups, strict=True):
@@ -645,17 +633,14 @@ def _changes_nothing(groups: Sequence[Mapping[str, Any]]) -> bool:
 
 def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
     """Raise MupError for learning rates that cannot work, and warn of one that looks like Adam's."""
-    for what, value, why in (
-        ("lr", lr, f"it is the size of each update, where weights are of norm about 1; {LR:g} is usual"),
-        ("adamw_lr", adamw_lr, f"it is AdamW's, by which every entry moves; {ADAMW_LR:g} is usual"),
-    ):
+    for what, value, usual in (("lr", lr, LR), ("adamw_lr", adamw_lr, ADAMW_LR)):
         if value is not None and not (is_number(value) and value <= 1):
-            raise MupError(f"{what} is {value!r}; give a number from 0 to 1: {why}.")
+            raise MupError(f"{what} is {value!r}; give a number from 0 to 1, such as {usual:g}.")
     if lr and lr <= LR / 10:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is adamw_lr; "
             f"{LR:g} is usual.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
@@ -663,12 +648,14 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
     """Return the state before the first step: momentum, second moments in rotated coordinates, Gram matrix and basis of each
     axis, and the ratio of norms.
     """
-    like: dict[str, Any] = {"dtype": upcast_dtype(p).to_real(), "device": p.device}
+    dtype = upcast_dtype(p)
+    like: dict[str, Any] = {"dtype": dtype.to_real(), "device": p.device}
+    numbers = p.select(layout.index(PAIR), 0) if PAIR in layout else p
     axes, sizes = axes_of(p, layout), {axis: n for axis, n in enumerate(p.shape) if layout[axis] != PAIR}
     state: dict[str, Any] = {
         "step": 0,
-        "exp_avg": torch.zeros_like(p, dtype=upcast_dtype(p), memory_format=torch.preserve_format),
-        "exp_avg_sq": torch.zeros(tuple(sizes.values()), **like),
+        "exp_avg": torch.zeros_like(p, dtype=dtype),
+        "exp_avg_sq": torch.zeros_like(numbers, dtype=dtype.to_real(), memory_format=torch.contiguous_format),
     }
     for axis in sorted(axes.mixed, key=lambda axis: layout[axis]):
         for what in ("gram", "basis") if has_basis(sizes[axis]) else ():
@@ -680,20 +667,20 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
 
 def _batches_of(members: Members, states: Mapping, mode_stride: int) -> list[Blocks]:
     """Stack parameters of equal shapes and numbers of steps, up to the size of a batch."""
-    batches: list[list[tuple[torch.Tensor, str]]] = []
-    filling: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
+    equal: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
     for p, layout in members:
         axes = axes_of(p, layout)
         sizes = tuple(tuple(p.shape[axis] for axis in own) for own in axes)
         first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed)
         parts = p.is_complex() or PAIR in layout
-        alike = (sizes, first, parts, upcast_dtype(p), p.grad is not None and p.grad.dtype, p.device, states[p]["step"])
-        if alike not in filling:
-            batches.append(filling.setdefault(alike, []))
-        filling[alike].append((p, layout))
-        if sum(p.numel() for p, _ in filling[alike]) / mode_stride >= _CHUNK.get(p.device.type, _CHUNK["elsewhere"]):
-            del filling[alike]
-    return [Blocks(batch, states) for batch in batches]
+        key = (sizes, first, parts, upcast_dtype(p), p.grad is not None and p.grad.dtype, p.device, states[p]["step"])
+        equal.setdefault(key, []).append((p, layout))
+    batches = []
+    for own in equal.values():
+        p = own[0][0]
+        n = math.ceil(_CHUNK.get(p.device.type, _CHUNK["elsewhere"]) * mode_stride / p.numel())
+        batches += [Blocks(own[i : i + n], states) for i in range(0, len(own), n)]
+    return batches
 
 
 def _renews(step: int, refresh: int) -> bool:

@@ -37,13 +37,6 @@ def check_equal(rates: Sequence[float], steps: int, device: torch.device, group:
         )
 
 
-def sharded_like(p: Any, x: torch.Tensor) -> Any:
-    """Return zeros with the shape and dtype of ``x``, sharded like ``p``."""
-    from torch.distributed.tensor import zeros
-
-    return zeros(*x.shape, dtype=x.dtype, device_mesh=p.device_mesh, placements=p.placements)
-
-
 def updated_tensors(p: torch.Tensor, state: State) -> list[torch.Tensor]:
     """Return the tensors that an update changes: weights and second moments, then bases.
 

@@ -1,7 +1,5 @@
 """Compute float32 products on CUDA in full precision, by changing torch's global setting temporarily."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

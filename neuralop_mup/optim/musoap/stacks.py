@@ -137,43 +137,37 @@ class Blocks:
         self.first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed) or (True,)
         self.block = block_shape(p, layout)
         scales = [sqrt(n_out / n_in) for n_in, n_out in (block_shape(*member) for member in members)]
-        grams, bases = self._adopt_squares("gram"), self._adopt_squares("basis")
-        layers, mixed, channels, modes = self._sizes
-        v = self._adopt("exp_avg_sq", (*layers, *mixed, *channels, *modes))
-        ones = (1,) * len(mixed)
-        low_rank = self._adopt("low_rank", (*layers, *ones, *channels, *modes)) if "low_rank" in self.states[0] else None
-        self._averages = Averages(v, grams, bases, low_rank)
+        v, grams, bases = self._adopt("exp_avg_sq"), self._adopt_squares("gram"), self._adopt_squares("basis")
+        self._averages = Averages(v, grams, bases, self._adopt("low_rank") if "low_rank" in self.states[0] else None)
         # √(out/in): one number, or one per layer if they differ.
         self.scale: float | torch.Tensor = scales[0]
         if len(set(scales)) > 1:
-            of_layers = torch.tensor(scales, dtype=v.dtype, device=v.device).repeat_interleave(prod(layers))
-            self.scale = of_layers.view(-1, *(1,) * (len(self.first) + 1 + len(modes)))
+            of_layers = torch.tensor(scales, dtype=v.dtype, device=v.device).repeat_interleave(prod(self._sizes[0]))
+            self.scale = of_layers.view(-1, *(1,) * (v.ndim - 1))
 
-    def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]] | None, shape: Sequence[int]) -> torch.Tensor:
-        """Copy an entry of all states into one buffer, and replace it by views. ``names`` has one key per state."""
-        like = self.states[0][names[0]]
-        whole = torch.empty(len(names), *shape, dtype=like.dtype, device=like.device)
-        for i, (state, name) in enumerate(zip(self.states, names, strict=True)):
-            view = whole[i] if orders is None else whole[i].permute(*orders[i])
-            view.copy_(state[name])
-            state[name] = view
-            self._views.append((state, name, view, view.data_ptr()))
+    def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Stack an entry of all states with permuted axes, and replace it by views. ``names`` has one key per state."""
+        entries = list(zip(self.states, names, orders, strict=True))
+        whole = torch.stack([state[name].permute(order) for state, name, order in entries]).contiguous()
+        for (state, name, order), own in zip(entries, whole, strict=True):
+            state[name] = own.permute([order.index(axis) for axis in range(own.ndim)])
+            self._views.append((state, name, state[name], own.data_ptr()))
         return whole
 
-    def _adopt(self, name: str, shape: Sequence[int]) -> torch.Tensor:
+    def _adopt(self, name: str) -> torch.Tensor:
         """Adopt an entry with all axes of a parameter, as (layers, d_1, …, d_r, channels, *modes)."""
-        orders = [[axes.order.index(axis) for axis in sorted(axes.order)] for axes in self._axes]
-        whole = self._keep([name] * len(self.params), orders, shape)
+        orders = [[sorted(axes.order).index(axis) for axis in axes.order] for axes in self._axes]
+        whole = self._keep([name] * len(self.params), orders)
         layers, mixed, channels, modes = self._sizes
-        sizes = shape[len(layers) : len(layers) + len(mixed)] or (1,)
+        sizes = whole.shape[1 + len(layers) :][: len(mixed)] or (1,)
         return whole.view(len(whole) * prod(layers), *sizes, prod(channels), *modes)
 
     def _adopt_squares(self, what: str) -> PerAxis:
         """Adopt one (layers, d, d) entry per axis of a block; None for axes without a basis and blocks without axes."""
-        layers, found = prod(self._sizes[0]), PerAxis()
+        found = PerAxis()
         for i, d in enumerate(self._sizes[1]):
-            names = [f"{what}_{axes.mixed[i]}" for axes in self._axes]
-            found.append(self._keep(names, None, (layers, d, d)).flatten(0, 1) if has_basis(d) else None)
+            names, orders = [f"{what}_{axes.mixed[i]}" for axes in self._axes], [(0, 1, 2)] * len(self.params)
+            found.append(self._keep(names, orders).flatten(0, 1) if has_basis(d) else None)
         return found or [None]
 
     def is_current(self) -> bool:
@@ -214,8 +208,8 @@ class Blocks:
 
     def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
         """Return views of the active modes of each parameter-shaped tensor, in the batch's order."""
-        found = [x.resolve_conj().permute(order) for x, order in zip(tensors, self._orders, strict=True) if x is not None]
-        return [x[index] for x in found] if index else found
+        pairs = zip(tensors, self._orders, strict=True)
+        return [x.resolve_conj().permute(order)[index] for x, order in pairs if x is not None]
 
     def read(self, views: list[torch.Tensor], active: ActiveModes, scratch: Scratch, name: str) -> torch.Tensor:
         """Copy views from :meth:`in_order`, of gradients or momenta, into a named scratch tensor, and return it."""
