@@ -29,6 +29,7 @@ from neuralop_mup.validation import check_count
 #: Largest |slope| of an update, and of a block at initialisation, that passes.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
 SEEDS = 10  # with three seeds most checks are undecided, since slopes at initialisation are noisy
+MOST_SEEDS = 1000  # largest estimate to show
 
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
 #: Okabe and Ito's palette for colour-blind readers, with pale colours darkened to a contrast of 3 on white. Markers for
@@ -140,15 +141,16 @@ class CoordCheck:
         Returns
         -------
         list of dict
-            :attr:`slopes` with two more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
-            or "undecided". More seeds decide an undecided slope.
+            :attr:`slopes` with three more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
+            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope, for the same value and
+            scatter. It is None for other slopes, with a single seed, and above 1,000.
 
         Examples
         --------
         >>> {row["outcome"] for row in check.verdicts(tolerance=100, init_tolerance=100)}
         {'passed'}
         """
-        slopes, rows = self.slopes, []
+        n, slopes, rows = len({record["seed"] for record in self.records}), self.slopes, []
         for row in slopes:
             is_initial_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
             high = tolerance if row["kind"] == "update" or is_initial_output else init_tolerance
@@ -156,7 +158,9 @@ class CoordCheck:
             inside = min(row["slope"] - low, high - row["slope"])  # distance to the nearest limit, negative outside
             reach = math.inf if row["reach"] is None else row["reach"]
             outcome = "passed" if reach <= inside else "undecided" if abs(inside) <= reach else "did not pass"
-            rows.append({**row, "limits": (low, high), "outcome": outcome})
+            counts = range(n + 1, MOST_SEEDS + 1) if outcome == "undecided" and n > 1 else ()
+            needed = next((m for m in counts if reach * _width(m) / _width(n) <= abs(inside)), None)
+            rows.append({**row, "limits": (low, high), "outcome": outcome, "seeds_needed": needed})
         return rows
 
     def plot(
@@ -220,7 +224,8 @@ class CoordCheck:
 def _text_of(row: Mapping[str, Any]) -> str:
     """Return a slope with its interval and verdict."""
     reach = "" if row["reach"] is None else f" ± {row['reach']:.2f}"
-    return f"{row['slope']:+.2f}{reach}, {row['outcome']}"
+    more = "" if row["seeds_needed"] is None else f" (≈{row['seeds_needed']} seeds would decide)"
+    return f"{row['slope']:+.2f}{reach}, {row['outcome']}{more}"
 
 
 def coord_check(
@@ -383,10 +388,15 @@ def _reach(seeds: Curve) -> float | None:
     The interval is a jackknife over seeds with Student's t. The variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)², with
     θᵢ the slope without seed i (Efron & Stein 1981).
     """
-    from scipy.special import stdtrit
-
     n = len(seeds)
     if n == 1:
         return None
     without = [_slope([*seeds[:i], *seeds[i + 1 :]]) for i in range(n)]
-    return float(stdtrit(n - 1, 0.975)) * math.sqrt((n - 1) * pvariance(without))
+    return _width(n) * math.sqrt(n * (n - 1) * pvariance(without))
+
+
+def _width(n: int) -> float:
+    """Return t/√n. Half the width of the interval over n seeds is proportional to it."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)

@@ -11,11 +11,13 @@ from neuralop_mup.core.parametrize import is_parametrized
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.optim.groups import Builder, MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
+from neuralop_mup.optim.resolved_model import needs_model
 
 _BUILDERS: dict[str, Builder] = {"musoap": MuSOAP, "adam": MuAdam, "adamw": MuAdamW, "sgd": MuSGD}
 _PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim.AdamW, MuSGD: torch.optim.SGD}
 
 
+@needs_model
 def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
     """Build one of this package's optimizers by its name.
 

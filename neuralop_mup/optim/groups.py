@@ -12,7 +12,7 @@ from neuralop_mup.core.rules import ROLES, check_multipliers
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import family_of
 from neuralop_mup.optim.lr_hooks import follow_plan
-from neuralop_mup.optim.resolved_model import resolve, rule_mult
+from neuralop_mup.optim.resolved_model import needs_model, resolve, rule_mult
 from neuralop_mup.validation import check_names, check_number
 
 Builder = Callable[..., torch.optim.Optimizer]
@@ -128,6 +128,7 @@ def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
+@needs_model
 def MuAdam(
     model: nn.Module,
     lr: float = 1e-3,
@@ -189,11 +190,12 @@ def MuAdam(
         warnings.warn(
             f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalizes both, so its effect "
             f"changes with width. Use neuralop_mup.MuAdamW(model, lr=…, weight_decay={weight_decay:g}).",
-            stacklevel=2,
+            stacklevel=3,
         )
     return built
 
 
+@needs_model
 def MuAdamW(
     model: nn.Module,
     lr: float = 1e-3,
@@ -237,6 +239,7 @@ def MuAdamW(
     return MuAdam(model, lr, impl=impl, weight_decay=weight_decay, **kwargs)
 
 
+@needs_model
 def MuSGD(
     model: nn.Module,
     lr: float = 1e-3,

@@ -5,10 +5,11 @@ ones. K in the rules counts active modes, because others have no gradient and no
 of modes, and they depend only on the current modes. The initialization uses the modes active in ``parametrize``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from numbers import Integral
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -27,6 +28,9 @@ from neuralop_mup.errors import MupError, nearest
 FAMILIES = ("adam", "sgd")
 
 Groups = Sequence[Mapping[str, Any]]  # an optimizer's param groups, only read
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,18 @@ def resolve(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
 def parameters_of(groups: Groups) -> list[Any]:
     """Return the parameters of all groups."""
     return [p for group in groups for p in group["params"]]
+
+
+def needs_model(build: Callable[P, T]) -> Callable[P, T]:
+    """Decorate ``build(model, …)`` so that ``build(params=…)``, a call of frameworks, raises :func:`resolve`'s error."""
+
+    @wraps(build)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "params" in kwargs and "model" not in kwargs:
+            resolve(kwargs["params"])  # type: ignore[arg-type]
+        return build(*args, **kwargs)
+
+    return checked
 
 
 def _growing(model: nn.Module, kernels: Mapping[str, str]) -> dict[str, str]:

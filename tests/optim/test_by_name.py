@@ -53,9 +53,14 @@ BUILDERS = [nm.MuSOAP, nm.MuAdam, nm.MuAdamW, nm.MuSGD, nm.optimizer]
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda build: build.__name__)
 def test_optimizers_refuse_parameters_in_place_of_the_model(build):
-    """LightningCLI passes parameters by position."""
-    with refused("model itself neuralop_mup.optimizer(model configure_optimizers"):
-        build(list(small_fno("none").parameters()))
+    """LightningCLI passes parameters by position, and hydra by name."""
+    parameters = list(small_fno("none").parameters())
+    messages = []
+    for call in (lambda: build(parameters), lambda: build(params=parameters, lr=0.01)):
+        with refused("model itself neuralop_mup.optimizer(model configure_optimizers") as caught:
+            call()
+        messages.append(str(caught.value))
+    assert len(set(messages)) == 1
 
 
 def without_a_gradient(*names, requires_grad=True):

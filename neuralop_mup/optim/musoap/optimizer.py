@@ -39,7 +39,7 @@ from neuralop_mup.optim.musoap.stacks import (
     upcast_dtype,
 )
 from neuralop_mup.optim.musoap.update import Averages, Scratch, direction, update_grams
-from neuralop_mup.optim.resolved_model import ResolvedModel, resolve
+from neuralop_mup.optim.resolved_model import ResolvedModel, needs_model, resolve
 from neuralop_mup.optim.schedule import (
     BEGINNING,
     LR,
@@ -178,6 +178,7 @@ class MuSOAP(torch.optim.Optimizer):
     _depth: DepthMeasurement | None = None  # until the first step
     _resolved: ResolvedModel | None = None  # until the first step
 
+    @needs_model
     def __init__(
         self,
         model: nn.Module,
@@ -205,7 +206,7 @@ class MuSOAP(torch.optim.Optimizer):
             warnings.warn(
                 "aux_lr is now called adamw_lr, and period is mode_stride. The next release removes the former names.",
                 FutureWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
             adamw_lr, mode_stride = unknown.pop("aux_lr", adamw_lr), unknown.pop("period", mode_stride)
         check_names(unknown, MuSOAP)
@@ -640,7 +641,7 @@ def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is adamw_lr; "
             f"{LR:g} is usual.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
