@@ -200,15 +200,17 @@ class CoordCheck:
             raise MupError("This coordinate check has no records to draw.")
         panels = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
         curves, sizes = self._curves(), sorted({record["size"] for record in self.records})
-        figure = Figure(figsize=(8, 3.3 * len(panels) + 0.3), dpi=120, layout="constrained")
+        columns = min(len(panels), 2)
+        rows = math.ceil(len(panels) / columns)
+        figure = Figure(figsize=(6.6 * columns, 3.3 * rows + 0.3), dpi=120, layout="constrained")
         for number, (kind, step) in enumerate(panels, 1):
-            axes = figure.add_subplot(len(panels), 1, number, xscale="log", yscale="log")
+            axes = figure.add_subplot(rows, columns, number, xscale="log", yscale="log")
             what = "features at init" if kind == "init" else f"update after {step} step{'s' * (step != 1)}"
             axes.set(title=what, xlabel=_AXIS_NAMES.get(self.size_name, self.size_name), ylabel="RMS over features")
             here = [row for row in slopes if (row["kind"], row["step"]) == (kind, step)]
             for row, colour, marker in zip(here, PALETTE * len(here), MARKERS * len(here), strict=False):
                 seeds = curves[row["block"], kind, step]
-                label = f"{row['block']}: {_text_of(row)}"
+                label = f"{row['block']}: {_text_of(row).partition(' (')[0]}"
                 axes.plot(sizes, _means(seeds), color=colour, marker=marker, markersize=4, label=label)
                 for points in seeds:
                     axes.plot(*zip(*points, strict=True), ".", color=colour, alpha=0.3, markersize=3)

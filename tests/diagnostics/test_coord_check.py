@@ -279,8 +279,9 @@ def test_figure_marks_slopes_that_do_not_pass(tmp_path):
     check.plot(path, title="burgers")
     text = path.read_text(encoding="utf-8")
     lines = [line.partition(", ") for line in str(check).splitlines()[1:]]
-    assert "update 5" in {panel for panel, _, _ in lines} and all(slope in text for _, _, slope in lines)
-    assert "burgers" in text and "fno_blocks.0: +0.51 ± 0.06, did not pass" in text and ", undecided (≈" in text
+    assert "update 5" in {panel for panel, _, _ in lines} and all(slope.partition(" (")[0] in text for _, _, slope in lines)
+    assert "burgers" in text and "fno_blocks.0: +0.51 ± 0.06, did not pass" in text and ", undecided" in text
+    assert ", undecided (≈" in str(check)
     with refused(""):
         nm.CoordCheck([], "hidden_channels").plot(path)
 
