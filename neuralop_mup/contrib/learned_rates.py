@@ -41,7 +41,7 @@ _LARGEST_LOG = math.log(32)
 # Attribute of an optimizer with learned rates. Like hooks, torch does not copy it.
 _LEARNING = "_neuralop_mup_learning"
 # Lists of a group with one entry per parameter.
-_PARALLEL = ("params", "param_names", "layouts")
+PER_PARAMETER = ("params", "param_names", "layouts")
 
 
 class LearnedRates:
@@ -296,7 +296,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
         for role in dict.fromkeys(found):
             kept = [i for i, other in enumerate(found) if other == role]
             part = {
-                key: [value[i] for i in kept] if key in _PARALLEL and value is not None else value
+                key: [value[i] for i in kept] if key in PER_PARAMETER and value is not None else value
                 for key, value in group.items()
                 if key != "learned"
             }
