@@ -1,7 +1,7 @@
 r"""A GELU and a skip connection with learned parameters, and an optimizer for the activations only.
 
-Source: Gardès, Juigner, Mazette, "Deep Learning Frontiers: Hyper-Optimization and Learnable Parameters", student project, ETH
-Zürich, 2023: sections 2.4 (skip) and 2.5 (GELU), Algorithm 1 in B.1 (the optimizer). The report does not number its
+Source: Gardès, Juigner, Mazette, "Deep Learning Frontiers: Hyper-Optimization and Learnable Parameters", student project,
+ETH Zürich, 2023: sections 2.4 (skip) and 2.5 (GELU), Algorithm 1 in B.1 (the optimizer). The report does not number its
 formulas.
 
 Under μP these parameters do not grow with width. Their learning rate is therefore the base learning rate at every width.
@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.contrib.learned_rates import PER_PARAMETER
 from neuralop_mup.core.unwrap import unwrap
 from neuralop_mup.errors import MupError
 from neuralop_mup.optim.checks import unwrap_optimizer
-from neuralop_mup.contrib.learned_rates import PER_PARAMETER
 from neuralop_mup.validation import check_number
 
 
 class AdaGELU(nn.Module):
     r"""GELU with learned α, β and γ.
 
-    .. math:: \operatorname{AdaGELU}(x) = \tfrac12\, x \left(1 + \tanh\!\left(\beta\,(\alpha x + \gamma(\alpha x)^3)\right)\right)
+    .. math:: \operatorname{AdaGELU}(x) = \tfrac12\, x \bigl(1 + \tanh(\beta\,(\alpha x + \gamma(\alpha x)^3))\bigr)
 
     The initial values α = 1, β = :math:`\sqrt{2/\pi}` and γ = 0.044715 give GELU in its tanh approximation, which differs
     from neuralop's exact GELU by at most 5e-4. α is the steepness (section 2.5).

@@ -1,9 +1,10 @@
 r"""Learn learning rates during training, by hypergradient descent.
 
-Each unit u (a role, a layer or a single number) has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of every supported optimizer is linear in
-the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with :math:`\Delta_t = m_u v_t`, where :math:`v_t` does
-not depend on :math:`m_u`. Let L be the next batch's loss and :math:`g_{t+1}` its gradient at :math:`p_{t+1}`. The chain rule
-gives the exact *hypergradient* without a second backward pass:
+Each unit u (a role, a layer or a single number) has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of
+every supported optimizer is linear in the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with
+:math:`\Delta_t = m_u v_t`, where :math:`v_t` does not depend on :math:`m_u`. Let L be the next batch's loss and
+:math:`g_{t+1}` its gradient at :math:`p_{t+1}`. The chain rule gives the exact *hypergradient* without a second backward
+pass:
 
 .. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
    = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
@@ -14,16 +15,16 @@ Its size changes with width and during training. The update therefore uses a cos
    c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
 
 The rate grows if the loss still falls along the last update, by at most a factor :math:`e^{\beta}` per step. β is
-``hyper_lr``. For a single number the cosine is the sign of :math:`h_u`. With ``normalize=False`` the update is plain gradient
-descent, :math:`a_u \leftarrow a_u - \beta\, h_u`.
+``hyper_lr``. For a single number the cosine is the sign of :math:`h_u`. With ``normalize=False`` the update is plain
+gradient descent, :math:`a_u \leftarrow a_u - \beta\, h_u`.
 
-Sources: Gardès, Juigner, Mazette, "Deep Learning Frontiers: Hyper-Optimization and Learnable Parameters", ETH Zürich, 2023,
-for the exponential (section 2.2) and for one rate per layer and per parameter (section 2.3). Their SGDExp-SGD, SGDLW-SGD
-and SGDPW-SGD are ``MuSGD`` with ``normalize=False``, β = 0.01 and ``by="role"`` (one rate per role, not one for all),
-``"layer"`` and ``"parameter"``. Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
+Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
 3, and the multiplicative rule normalised by these two norms; we use the exponential so that multipliers stay positive);
-Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371. Limitation: the loss one step
-ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
+Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371; Gardès, Juigner, Mazette, "Deep
+Learning Frontiers: Hyper-Optimization and Learnable Parameters", student project, ETH Zürich, 2023 (the exponential in
+section 2.2, one rate per layer and per parameter in section 2.3). The last source's SGDLW-SGD and SGDPW-SGD are ``MuSGD``
+with ``normalize=False``, β = 0.01, and ``by="layer"`` and ``by="parameter"``. Limitation: the loss one step ahead is not the
+loss at the end (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
 arXiv:1803.02021).
 """
 
@@ -113,7 +114,7 @@ class LearnedRates:
         roles: Collection[str] | None = None,
         until: int | None = None,
     ) -> None:
-        if not (is_number(hyper_lr) and 0 < hyper_lr and (hyper_lr <= 1 or not normalize)):
+        if not (is_number(hyper_lr) and hyper_lr > 0 and (hyper_lr <= 1 or not normalize)):
             raise MupError(f"hyper_lr is {hyper_lr!r}; use a number above 0 and at most 1, such as 0.05.")
         if by not in ("role", "layer", "parameter"):
             raise MupError(f"by is {by!r}: {nearest(by, ('role', 'layer', 'parameter'))}")

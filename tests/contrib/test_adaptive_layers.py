@@ -50,7 +50,7 @@ def test_gelu_starts_as_the_tanh_approximation():
 
 
 def test_skip_inside_a_block_follows_the_formula():
-    """The block's first sum is (1 − σ) f(x) + σ skip(x), with w = ln 3 and σ = 3/4, for a copy and a pickled model as well."""
+    """The block's first sum is (1 − σ) f(x) + σ skip(x), with w = ln 3 and σ = 3/4; also in a copy and after pickling."""
     plain = FNO((8,), 2, 3, 8, n_layers=1, use_channel_mlp=False)
     x = torch.randn(2, 8, 16)
     f, skip = plain.fno_blocks.convs[0](x), plain.fno_blocks.fno_skips[0](x)

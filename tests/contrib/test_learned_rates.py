@@ -129,7 +129,7 @@ def test_rates_by_parameter_solve_the_sources_quadratic():
     def final(by):
         model = torch.nn.Linear(2, 1, bias=False)
         torch.nn.init.ones_(model.weight)
-        nm.parametrize(model, base=lambda: torch.nn.Linear(4, 1, bias=False), init=False)
+        nm.parametrize(model, base=lambda: torch.nn.Linear(1, 1, bias=False), init=False)
         optimizer = nm.MuSGD(model, lr=1e-3)
         if by:
             nm.LearnedRates(optimizer, by=by, hyper_lr=0.1)
