@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from neuralop_mup.contrib.learned_rates import LearnedRates
     from neuralop_mup.contrib.monitor import Monitor
     from neuralop_mup.contrib.permutations import Barrier, loss_barrier, match_channels
-    from neuralop_mup.contrib.proportional_limit import ShapedMLP, simulate_kernels
+    from neuralop_mup.contrib.proportional_limit import DepthKernels, ShapedMLP, simulate_kernels
     from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, train, transfer, tune
 
 
@@ -78,6 +78,7 @@ __all__ = [
     "loss_barrier",
     "Barrier",
     "ShapedMLP",
+    "DepthKernels",
     "simulate_kernels",
     # is it right, and what to train with
     "coord_check",
@@ -108,7 +109,7 @@ _LAZY = {
     **dict.fromkeys(("kernels", "Kernels"), "contrib.feature_kernels"),
     **dict.fromkeys(("AdaGELU", "AdaptiveSkip", "activation_optimizer"), "contrib.adaptive_layers"),
     **dict.fromkeys(("Barrier", "loss_barrier", "match_channels"), "contrib.permutations"),
-    **dict.fromkeys(("ShapedMLP", "simulate_kernels"), "contrib.proportional_limit"),
+    **dict.fromkeys(("DepthKernels", "ShapedMLP", "simulate_kernels"), "contrib.proportional_limit"),
     "capture_steps": "contrib.cuda_graphs",
     "shard": "contrib.fsdp",
     "LearnedRates": "contrib.learned_rates",

@@ -151,7 +151,7 @@ class LearnedRates:
         self.optimizer, self.hyper_lr, self.until = optimizer, hyper_lr, until
         self.by, self.normalize = by, normalize
         self.latest: list[dict[str, Any]] = []
-        self._names = {p: row.name for p, row in rows.items()}
+        self._names: dict[torch.Tensor, str] = {p: row.name for p, row in rows.items()}
         self._master = {
             rows[p].role: group.get("lr_mult", 1.0) / group.get("rule_mult", 1.0)
             for group in groups

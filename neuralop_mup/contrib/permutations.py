@@ -105,7 +105,7 @@ def loss_barrier(first: nn.Module, second: nn.Module, loss: Callable[[nn.Module]
     """
     check_count("points", points, least=2)
     moved = copy.deepcopy(first)
-    ends = [dict(model.named_parameters()) for model in (first, second)]
+    ends: list[dict[str, torch.Tensor]] = [dict(model.named_parameters()) for model in (first, second)]
     _check_same(*ends)
     positions = torch.linspace(0, 1, points, dtype=torch.float64).tolist()
     losses = []
@@ -166,7 +166,8 @@ def match_channels(model: nn.Module, reference: nn.Module, sweeps: int = 20) -> 
         _permute(ours, axes, _assign(ours, theirs, known))
         unmatched.difference_update(axes)
     for _ in range(sweeps):
-        if not any([_improve(ours, theirs, axes) for axes in sets]):
+        improved = [_improve(ours, theirs, axes) for axes in sets]
+        if not any(improved):
             break
     return matched
 
@@ -222,7 +223,7 @@ def channel_sets(model: nn.Module) -> list[Axes]:
     add_mlp("projection", hidden, None)
     if unknown := [name for name, shape in shapes.items() if name not in described and shape]:
         raise MupError(
-            f"Channels cannot be matched: it is unknown how permutations act on {unknown[0]!r}. Use dense kernels."
+            f"Channels cannot be matched: {unknown[0]!r} is not described. Use dense kernels without norm weights."
         )
     return sets
 

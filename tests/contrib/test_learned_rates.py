@@ -133,7 +133,7 @@ def test_rates_by_parameter_solve_the_sources_quadratic():
         optimizer = nm.MuSGD(model, lr=1e-3)
         if by:
             nm.LearnedRates(optimizer, by=by, hyper_lr=0.1)
-        for _ in range(40):
+        for _ in range(60):
             optimizer.zero_grad()
             (model.weight.square() @ torch.tensor([100.0, 1.0])).sum().backward()
             optimizer.step()
