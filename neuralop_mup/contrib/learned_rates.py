@@ -247,9 +247,8 @@ class LearnedRates:
         if self._held is None:  # otherwise torch called the hook twice, or the previous step raised
             self._learn()
         self._last = {}  # free its memory before copying the parameters
-        learning = [p for groups in self._learning().values() for group in groups for p in group["params"]]
-        held = dict.fromkeys([*learning, *self._logs])
-        self._held = {p: p.detach().clone() for p in held if p.grad is not None}
+        learning = (p for groups in self._learning().values() for group in groups for p in group["params"])
+        self._held = {p: p.detach().clone() for p in dict.fromkeys([*learning, *self._logs]) if p.grad is not None}
 
     @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
@@ -257,8 +256,7 @@ class LearnedRates:
             return
         for p, log in self._logs.items():
             if p in self._held:  # a step is linear in the learning rate
-                own, before = _real(p), _real(self._held[p])
-                own.copy_(before + log.exp() * (own - before))
+                _real(p).copy_(torch.lerp(_real(self._held[p]), _real(p), log.exp()))
         self._last = {p: torch.sub(p, before, out=before) for p, before in self._held.items()}
         self._held = None
         for groups in self._learning().values():
@@ -337,8 +335,7 @@ def _real(x: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:
-    x = _real(x)
-    return x.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
+    return _real(x).reshape(-1).to(torch.promote_types(x.dtype.to_real(), torch.float32))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -117,7 +117,7 @@ def loss_barrier(first: nn.Module, second: nn.Module, loss: Callable[[nn.Module]
     return Barrier(positions, losses)
 
 
-def match_channels(model: nn.Module, reference: nn.Module, sweeps: int = 20) -> nn.Module:
+def match_channels(model: nn.Module, reference: nn.Module, starts: int = 20) -> nn.Module:
     """Return a copy of a Fourier neural operator with its channels permuted to match those of another.
 
     The copy computes the same function. A permuted copy of the reference is matched exactly if no two channels have equal
@@ -132,8 +132,9 @@ def match_channels(model: nn.Module, reference: nn.Module, sweeps: int = 20) -> 
     ----------
     model, reference : neuralop.models.FNO
         Two models of the same shapes, with dense kernels and no norm with parameters.
-    sweeps : int, default 20
-        Largest number of passes over all sets of channels. The search ends when a pass changes nothing.
+    starts : int, default 20
+        Number of searches. Each ends at a local maximum of the inner product, and the highest one is used. The first search
+        starts with a pass from the input to the output, the others start from random permutations.
 
     Returns
     -------
@@ -155,20 +156,28 @@ def match_channels(model: nn.Module, reference: nn.Module, sweeps: int = 20) -> 
     >>> torch.allclose(model(x), matched(x), atol=1e-5)
     True
     """
-    check_count("sweeps", sweeps)
+    check_count("starts", starts)
     matched = copy.deepcopy(model)
     sets = channel_sets(matched)
     ours, theirs = ({name: p.detach() for name, p in unwrap(net).named_parameters()} for net in (matched, reference))
     _check_same(ours, theirs)
-    unmatched = {axis for axes in sets for axis in axes}
-    for axes in sets:  # from input to output, using only weights whose other axis is already matched
-        known = [(name, k) for name, k in axes if not any((name, j) in unmatched for j in range(ours[name].ndim) if j != k)]
-        _permute(ours, axes, _assign(ours, theirs, known))
-        unmatched.difference_update(axes)
-    for _ in range(sweeps):
-        improved = [_improve(ours, theirs, axes) for axes in sets]
-        if not any(improved):
-            break
+    found = []
+    for seed in range(starts):
+        weights, generator = {name: p.clone() for name, p in ours.items()}, torch.Generator().manual_seed(seed)
+        unmatched = {axis for axes in sets for axis in axes}
+        for axes in sets:
+            name, axis = axes[0]
+            permutation = torch.randperm(weights[name].shape[axis], generator=generator)
+            if seed == 0:  # use only weights whose other axes are already matched
+                others = {(name, k): {(name, j) for j in range(ours[name].ndim) if j != k} for name, k in axes}
+                permutation = _assign(weights, theirs, [known for known in axes if not others[known] & unmatched])
+            _permute(weights, axes, permutation)
+            unmatched.difference_update(axes)
+        while sum(_improve(weights, theirs, axes) for axes in sets):  # every improvement is above rounding, so this ends
+            pass
+        found.append((_product(weights, theirs), weights))
+    for name, p in max(found, key=lambda pair: pair[0])[1].items():
+        ours[name].copy_(p)
     return matched
 
 
@@ -180,44 +189,40 @@ def channel_sets(model: nn.Module) -> list[Axes]:
     sets: list[Axes] = []
     described: set[str] = set()
 
-    def new() -> Axes:
-        sets.append([])
-        return sets[-1]
-
     def add(name: str, *channels: Axes | None) -> None:
         if name in shapes:
             described.add(name)
             for axis, members in enumerate(channels):
+                if members == []:  # a new set
+                    sets.append(members)
                 if members is not None:
                     members.append((name, axis))
 
     def add_mlp(name: str, reads: Axes | None, writes: Axes | None) -> None:
         layers = net.get_submodule(name).fcs
         for i in range(len(layers)):
-            out = writes if i == len(layers) - 1 else new()
+            out: Axes | None = writes if i == len(layers) - 1 else []
             add(f"{name}.fcs.{i}.weight", out, reads)
             add(f"{name}.fcs.{i}.bias", out)
             reads = out
 
     def add_skip(name: str, reads: Axes, writes: Axes) -> None:
         add(f"{name}.conv.weight", writes, reads)
-        add(f"{name}.conv.bias", writes)
         add(f"{name}.weight", None, writes)
-        add(f"{name}.bias", None, writes)
 
     shapes = {name: p.shape for name, p in net.named_parameters()}
     blocks = net.fno_blocks
-    hidden = new()
+    hidden: Axes = []
     add_mlp("lifting", None, hidden)
     for i, conv in enumerate(blocks.convs):
         reads, name = hidden, f"fno_blocks.convs.{i}"
-        middle = reads if conv.separable or _per_channel(blocks.fno_skips, i) else new()
+        middle = reads if conv.separable or _per_channel(blocks.fno_skips, i) else []
         add(f"{name}.weight.tensor", *([middle] if conv.separable else [reads, middle]))
         add(f"{name}.bias", middle)
         add_skip(f"fno_blocks.fno_skips.{i}", reads, middle)
         hidden = middle
         if blocks.use_channel_mlp:
-            hidden = reads if _per_channel(blocks.channel_mlp_skips, i) else new()
+            hidden = reads if _per_channel(blocks.channel_mlp_skips, i) else []
             add_mlp(f"fno_blocks.channel_mlp.{i}", middle, hidden)
             add_skip(f"fno_blocks.channel_mlp_skips.{i}", reads, hidden)
     add_mlp("projection", hidden, None)
@@ -256,13 +261,16 @@ def _rows(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _improve(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], axes: Axes) -> bool:
     """Permute one set of channels if this increases the inner product with theirs."""
-    permutation, names = _assign(ours, theirs, axes), {name for name, _ in axes}
-    permuted = {name: ours[name].clone() for name in names}
-    _permute(permuted, axes, permutation)
-    before, after = (sum((_rows(x[n], 0) * _rows(theirs[n], 0)).sum().item() for n in names) for x in (ours, permuted))
-    if better := after > before + 1e-9 * abs(before):
-        _permute(ours, axes, permutation)
+    before = {name: ours[name].clone() for name, _ in axes}
+    _permute(ours, axes, _assign(ours, theirs, axes))
+    gain = _product({name: ours[name] for name in before}, theirs) - _product(before, theirs)
+    if not (better := gain > 1e-9 * _product(before, before)):
+        ours.update(before)
     return better
+
+
+def _product(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    return sum((_rows(p, 0) * _rows(theirs[name], 0)).sum().item() for name, p in ours.items())
 
 
 def _permute(weights: dict[str, torch.Tensor], axes: Axes, permutation: torch.Tensor) -> None:

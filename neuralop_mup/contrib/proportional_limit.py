@@ -221,9 +221,8 @@ class ShapedMLP(nn.Module):
         a = torch.cat([self.activation(h[:-1]), h[-1:]])  # the last layer has no activation
         phi = a @ a.mT / h.shape[-1]
         f = f.detach().double().expand(1, -1, len(x))
-        inputs = x.double() @ x.double().T / x.shape[1]
         return DepthKernels(
-            forward=torch.cat([inputs[None], phi]),
+            forward=torch.cat([(x @ x.T / x.shape[1]).double()[None], phi]),
             backward=torch.cat([g @ g.mT, torch.ones_like(f)]),
             mixed=torch.cat([h @ g.mT, f]),
         )
