@@ -99,7 +99,7 @@ plt.show()
 # The answer
 # ----------
 # Before matching, the barrier is 1.1 to 1.4, higher than the loss of a network that predicts zero. With one Fourier layer,
-# matching removes about nine tenths of it: the median falls from 1.20 to 0.10. With two layers it falls from 1.31 to 0.70,
-# and with four layers from 1.35 to 1.31. The conjecture only says that a good permutation exists. The search ends at local
+# matching removes about nine tenths of it: the median falls from 1.20 to 0.10. With two layers it falls from 1.31 to 0.60,
+# and with four layers from 1.35 to 1.26. The conjecture only says that a good permutation exists. The search ends at local
 # maxima of the inner product of the weights, so it may miss a better permutation. A high barrier after matching therefore
 # does not refute the conjecture.
