@@ -142,7 +142,7 @@ def activation_optimizer(
     >>> from neuralop.models import FNO
     >>> import neuralop_mup as nm
     >>> model = FNO((8,), 1, 1, 16, non_linearity=nm.AdaGELU())
-    >>> nm.parametrize(model, base=lambda: FNO((8,), 1, 1, 8, non_linearity=nm.AdaGELU()))
+    >>> model = nm.parametrize(model, base=lambda: FNO((8,), 1, 1, 8, non_linearity=nm.AdaGELU()))
     >>> optimizer = nm.MuAdam(model, lr=1e-3)
     >>> activations = nm.activation_optimizer(model, optimizer)
     >>> activations.param_groups[0]["lr"]

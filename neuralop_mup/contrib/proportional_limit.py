@@ -164,7 +164,7 @@ class ShapedMLP(nn.Module):
         Examples
         --------
         >>> nm.ShapedMLP(4, 16, 4, c_plus=4.0, c_minus=-4.0).activation(torch.tensor([-1.0, 1.0]))
-        tensor([-0.0000, 1.4142])
+        tensor([0.0000, 1.4142])
         """
         above, below = self.slopes
         return math.sqrt(2 / (above**2 + below**2)) * (above * h.clamp(min=0) + below * h.clamp(max=0))
