@@ -84,7 +84,7 @@ class DepthKernels(NamedTuple):
         Returns
         -------
         torch.Tensor
-            Of shape (samples, samples), or (paths, samples, samples).
+            Shape (samples, samples), or (paths, samples, samples).
 
         Examples
         --------
@@ -159,7 +159,7 @@ class ShapedMLP(nn.Module):
         Returns
         -------
         torch.Tensor
-            Of the same shape. The mean square is kept for standard normal features.
+            The same shape. The mean square is kept for standard normal features.
 
         Examples
         --------
@@ -175,7 +175,7 @@ class ShapedMLP(nn.Module):
         Parameters
         ----------
         x : torch.Tensor
-            Of shape (samples, in_features).
+            Inputs, shape (samples, in_features).
 
         Returns
         -------
@@ -202,7 +202,7 @@ class ShapedMLP(nn.Module):
         Parameters
         ----------
         x : torch.Tensor
-            Of shape (samples, in_features).
+            Inputs, shape (samples, in_features).
 
         Returns
         -------
