@@ -1,14 +1,13 @@
-"""Activations and skips with learned parameters, and an FNO that has them.
+"""An FNO with learned activations and skips, and a second learned activation.
 
-After Gardès, Juigner and Mazette's AdaGELU, x Φ̂(α x, β, γ) with tanh's approximation Φ̂ of the normal distribution. Here Φ is
-the distribution itself, as in neuralop's own GELU, so that both are the same at the start. Parameters are stored as
-deviations from GELU, zeros at the start: weight decay pulls back to GELU and does not have to be switched off.
+:class:`neuralop_mup.AdaGELU` and :class:`neuralop_mup.AdaptiveSkip` are as published (Gardès, Juigner and Mazette, 2023).
+The parameters of :class:`LeakyGELU` are deviations from GELU, with initial value zero, so weight decay pulls back to GELU.
 
-neuralop takes *one* object for the lifting, all Fourier blocks and the projection (the channel MLPs within blocks keep their
-own GELU), so that all of them share its parameters. In :class:`AdaptiveFNO` lifting, blocks and projection have one each.
+neuralop uses *one* object for the lifting, all Fourier blocks and the projection (the channel MLPs within blocks keep their
+own GELU), so all of them share its parameters. In :class:`AdaptiveFNO` lifting, blocks and projection have one each.
 
-Nothing here is told to neuralop_mup. It measures that these parameters do not grow with width. So their learning rate is × 1
-at every width, and their initialization is left alone.
+neuralop_mup needs no description of these layers. It measures that their parameters do not grow with width. Their learning
+rate is therefore the base rate at every width, and their initialization does not change.
 """
 
 import math
@@ -17,20 +16,11 @@ import torch
 from neuralop.models import FNO
 from torch import nn
 
+from neuralop_mup import AdaGELU, AdaptiveSkip
+
 
 def normal_cdf(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
-
-
-class AdaGELU(nn.Module):
-    """(1 + a) x Φ((1 + b) x + c): GELU with learned amplitude, scale and shift, all of them zero at the start."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.amplitude, self.scale, self.shift = (nn.Parameter(torch.zeros(1)) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (1 + self.amplitude) * x * normal_cdf((1 + self.scale) * x + self.shift)
 
 
 class LeakyGELU(nn.Module):
@@ -42,17 +32,6 @@ class LeakyGELU(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (1 + self.right) * x * normal_cdf(x) + self.left * x * normal_cdf(-x)
-
-
-class WeightedSkip(nn.Module):
-    """(1 + w) times a skip, w zero at the start."""
-
-    def __init__(self, skip: nn.Module) -> None:
-        super().__init__()
-        self.skip, self.weight = skip, nn.Parameter(torch.zeros(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (1 + self.weight) * self.skip(x)
 
 
 class AdaptiveFNO(FNO):
@@ -80,7 +59,8 @@ class AdaptiveFNO(FNO):
         if non_linearity:
             del self.non_linearity
         if learned_skips:
-            self.fno_blocks.fno_skips = nn.ModuleList(map(WeightedSkip, self.fno_blocks.fno_skips))
+            blocks = self.fno_blocks
+            blocks.fno_skips = nn.ModuleList(map(AdaptiveSkip, blocks.convs, blocks.fno_skips))
 
 
-__all__ = ["AdaGELU", "AdaptiveFNO", "LeakyGELU", "WeightedSkip"]
+__all__ = ["AdaGELU", "AdaptiveFNO", "AdaptiveSkip", "LeakyGELU"]

@@ -2,10 +2,11 @@
 Activations with learned parameters
 ===================================
 
-Do activations with learned parameters lower the error? AdaGELU has a learned amplitude, scale and shift, a leaky form has
-two learned slopes. Both are GELU at the start. Their parameters do not grow with width, which is measured, so that μP
-leaves them as they are. A Fourier neural operator is trained by ``MuSOAP`` with each of them and with GELU, three times
-with other starting weights.
+Do activations with learned parameters lower the error? ``nm.AdaGELU`` (Gardès, Juigner and Mazette, 2023) learns the three
+constants of GELU's tanh approximation. A leaky form has two learned slopes. Both start as GELU. Their parameters do not grow
+with width, so μP does not change them. We train a Fourier neural operator with each of them and with GELU, from three
+different initial weights each. The optimizer is ``MuSOAP``. As published, a separate Adam trains AdaGELU's parameters with
+the learning rate 0.01.
 
 The whole script takes about half a minute on a CPU.
 """
@@ -13,12 +14,12 @@ The whole script takes about half a minute on a CPU.
 # %%
 # Import dependencies
 # -------------------
-# The modules are in ``learned_activations.py`` beside this script. neuralop_mup need not be told of them.
+# The model is in ``learned_activations.py`` beside this script.
 from statistics import median
 
 import matplotlib.pyplot as plt
 import torch
-from learned_activations import AdaGELU, AdaptiveFNO, LeakyGELU
+from learned_activations import AdaptiveFNO, LeakyGELU
 from neuralop.losses import LpLoss
 from torch import nn
 
@@ -39,23 +40,30 @@ x_test, y_test = data.test
 # %%
 # One training run
 # ----------------
-# Nothing is tuned: the learning rate follows from the number of steps.
+# Nothing is tuned: the learning rate of ``MuSOAP`` follows from the number of steps. ``nm.activation_optimizer`` moves the
+# parameters of AdaGELU into a separate optimizer. Its default is ten times the model's rate, which is 0.01 for the source's
+# Adam. ``MuSOAP`` trains such parameters with 0.004, so 0.01 is 2.5 times its rate.
 def train(activation: type[nn.Module], seed: int, epochs: int = 20) -> tuple[float, nn.Module]:
     torch.manual_seed(seed)
     model = AdaptiveFNO((16,), 1, 1, 16, non_linearity=activation)
     loader, _ = data.loaders(batch_size=20, seed=seed)
     nm.parametrize(model)
     optimizer = nm.MuSOAP(model, steps=epochs * len(loader))
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+    optimizers = [optimizer]
+    if activation is nm.AdaGELU:
+        optimizers.append(nm.activation_optimizer(model, optimizer, lr_mult=2.5))
+    schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(each, T_max=epochs) for each in optimizers]
     loss = LpLoss(d=1, p=2)
     processor.train()
     for _ in range(epochs):
         for batch in loader:
             batch = processor.preprocess(batch)
-            optimizer.zero_grad()
+            model.zero_grad()
             loss(model(batch["x"]), batch["y"]).backward()
-            optimizer.step()
-        scheduler.step()
+            for each in optimizers:
+                each.step()
+        for each in schedulers:
+            each.step()
     processor.eval()
     with torch.no_grad():
         batch = processor.preprocess({"x": x_test, "y": y_test})
@@ -66,8 +74,8 @@ def train(activation: type[nn.Module], seed: int, epochs: int = 20) -> tuple[flo
 # %%
 # What is learned
 # ---------------
-# Errors of three trainings each:
-runs = {activation: [train(activation, seed) for seed in range(3)] for activation in (nn.GELU, AdaGELU, LeakyGELU)}
+# Errors of three runs each:
+runs = {activation: [train(activation, seed) for seed in range(3)] for activation in (nn.GELU, nm.AdaGELU, LeakyGELU)}
 for activation, results in runs.items():
     errors = [error for error, _ in results]
     print(
@@ -76,12 +84,12 @@ for activation, results in runs.items():
     )
 
 # %%
-# One activation serves all Fourier blocks (neuralop calls one object for every layer), and lifting and projection have one
-# each. The figure shows what the three trainings added to GELU.
+# One activation serves all Fourier blocks, because neuralop calls one object for every layer. Lifting and projection have
+# one each. The figure shows the difference from GELU after each of the three runs.
 grid = torch.linspace(-3, 3, 200)
 parts = {"lifting": "#3A8FC4", "fno_blocks": "#00508A", "projection": "#C25E00"}
 figure, axes = plt.subplots(1, 2, figsize=(6, 3.2), sharey=True, layout="constrained")
-for ax, activation in zip(axes, (AdaGELU, LeakyGELU), strict=True):
+for ax, activation in zip(axes, (nm.AdaGELU, LeakyGELU), strict=True):
     for part, colour in parts.items():
         for seed, (_, model) in enumerate(runs[activation]):
             with torch.no_grad():
@@ -93,12 +101,12 @@ for ax, activation in zip(axes, (AdaGELU, LeakyGELU), strict=True):
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("learned activation − GELU")
 axes[0].legend(frameon=False)
-figure.suptitle("What is learned beside GELU is about 0.2 at most")
+figure.suptitle("The learned activations stay close to GELU, except for one lifting")
 plt.show()
 
 # %%
 # The answer
 # ----------
-# That cannot be told here: the medians of both are a little below GELU's, but the lowest single error is GELU's, and the
-# ranges of the three overlap. What is added to GELU is small, about 0.2 at most, where GELU itself reaches 3. In μP
-# nothing had to be said about the new parameters.
+# These runs do not show a lower error. The medians differ by 0.0001, and the ranges of the three activations overlap. The
+# learned activations differ from GELU by at most 0.2, where GELU itself reaches 3. The exception is the lifting of one run.
+# At ten times the rate of ``MuSOAP``, 0.04, the median error of AdaGELU was 0.0080 instead of 0.0066.

@@ -32,11 +32,14 @@ from neuralop_mup.optim.musoap.optimizer import MuSOAP
 from neuralop_mup.optim.summary import summary
 
 if TYPE_CHECKING:
+    from neuralop_mup.contrib.adaptive_layers import AdaGELU, AdaptiveSkip, activation_optimizer
     from neuralop_mup.contrib.cuda_graphs import capture_steps
     from neuralop_mup.contrib.feature_kernels import Kernels, kernels
     from neuralop_mup.contrib.fsdp import shard
     from neuralop_mup.contrib.learned_rates import LearnedRates
     from neuralop_mup.contrib.monitor import Monitor
+    from neuralop_mup.contrib.permutations import Barrier, loss_barrier, match_channels
+    from neuralop_mup.contrib.proportional_limit import DepthKernels, ShapedMLP, simulate_kernels
     from neuralop_mup.lab import Tuned, load_tuned, log2_grid, sweep, train, transfer, tune
 
 
@@ -67,6 +70,16 @@ __all__ = [
     "follow_plan",
     "clip_spectral_grad_value_",
     "LearnedRates",
+    # small systems of other sources
+    "AdaGELU",
+    "AdaptiveSkip",
+    "activation_optimizer",
+    "match_channels",
+    "loss_barrier",
+    "Barrier",
+    "ShapedMLP",
+    "DepthKernels",
+    "simulate_kernels",
     # is it right, and what to train with
     "coord_check",
     "Monitor",
@@ -94,6 +107,9 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("train", "tune", "transfer", "sweep", "Tuned", "load_tuned", "log2_grid"), "lab"),
     **dict.fromkeys(("kernels", "Kernels"), "contrib.feature_kernels"),
+    **dict.fromkeys(("AdaGELU", "AdaptiveSkip", "activation_optimizer"), "contrib.adaptive_layers"),
+    **dict.fromkeys(("Barrier", "loss_barrier", "match_channels"), "contrib.permutations"),
+    **dict.fromkeys(("DepthKernels", "ShapedMLP", "simulate_kernels"), "contrib.proportional_limit"),
     "capture_steps": "contrib.cuda_graphs",
     "shard": "contrib.fsdp",
     "LearnedRates": "contrib.learned_rates",

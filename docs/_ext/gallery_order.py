@@ -15,6 +15,7 @@ ORDER = (
     "plot_learned_rates",
     "plot_learned_activations",
     "plot_kernels_over_depth",
+    "plot_loss_barrier",
 )
 
 

@@ -1,9 +1,10 @@
 r"""Learn learning rates during training, by hypergradient descent.
 
-Each role u has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of every supported optimizer is linear in
-the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with :math:`\Delta_t = m_u v_t`, where :math:`v_t` does
-not depend on :math:`m_u`. Let L be the next batch's loss and :math:`g_{t+1}` its gradient at :math:`p_{t+1}`. The chain rule
-gives the exact *hypergradient* without a second backward pass:
+Each unit u (a role, a layer or a single number) has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of
+every supported optimizer is linear in the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with
+:math:`\Delta_t = m_u v_t`, where :math:`v_t` does not depend on :math:`m_u`. Let L be the next batch's loss and
+:math:`g_{t+1}` its gradient at :math:`p_{t+1}`. The chain rule gives the exact *hypergradient* without a second backward
+pass:
 
 .. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
    = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
@@ -14,12 +15,16 @@ Its size changes with width and during training. The update therefore uses a cos
    c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
 
 The rate grows if the loss still falls along the last update, by at most a factor :math:`e^{\beta}` per step. β is
-``hyper_lr``.
+``hyper_lr``. For a single number the cosine is the sign of :math:`h_u`. With ``normalize=False`` the update is plain
+gradient descent, :math:`a_u \leftarrow a_u - \beta\, h_u`.
 
 Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
 3, and the multiplicative rule normalised by these two norms; we use the exponential so that multipliers stay positive);
-Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371. Limitation: the loss one step
-ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
+Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371; Gardès, Juigner, Mazette, "Deep
+Learning Frontiers: Hyper-Optimization and Learnable Parameters", student project, ETH Zürich, 2023 (the exponential in
+section 2.2, one rate per layer and per parameter in section 2.3). The last source's SGDLW-SGD and SGDPW-SGD are ``MuSGD``
+with ``normalize=False``, β = 0.01, and ``by="layer"`` and ``by="parameter"``. Limitation: the loss one step ahead is not the
+loss at the end (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
 arXiv:1803.02021).
 """
 
@@ -41,11 +46,11 @@ _LARGEST_LOG = math.log(32)
 # Attribute of an optimizer with learned rates. Like hooks, torch does not copy it.
 _LEARNING = "_neuralop_mup_learning"
 # Lists of a group with one entry per parameter.
-_PARALLEL = ("params", "param_names", "layouts")
+PER_PARAMETER = ("params", "param_names", "layouts")
 
 
 class LearnedRates:
-    """Learn a multiplier on the learning rate of each role while the optimizer trains.
+    """Learn a multiplier on the learning rate of each role, layer or number while the optimizer trains.
 
     It uses the hooks of ``optimizer.step``, so the training loop does not change. Groups store their multiplier as
     ``learned_mult`` (between 1/32 and 32); schedulers keep control of ``lr``. Weight decay scales with it. Groups with
@@ -59,7 +64,14 @@ class LearnedRates:
         An optimizer from :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD``, ``MuSOAP`` or
         :func:`~neuralop_mup.follow_plan`.
     hyper_lr : float, default 0.05
-        β, the largest change of a multiplier's logarithm per step, above 0 and at most 1.
+        β, the largest change of a multiplier's logarithm per step, above 0 and at most 1. With ``normalize=False``: the
+        learning rate of the logarithms, any number above 0.
+    by : {"role", "layer", "parameter"}, default "role"
+        What shares a multiplier: all parameters of a role, all parameters of a layer, or nothing. With ``"parameter"`` each
+        real number of the model has its own multiplier. This needs a further copy of the parameters.
+    normalize : bool, default True
+        Follow the cosine. False: follow the hypergradient itself, as the sources for layers and parameters do. Its size
+        depends on the model and the loss.
     roles : sequence of str, optional
         Roles with a learned rate. Default: all. The other roles keep the rule's multipliers.
     until : int, optional
@@ -69,7 +81,8 @@ class LearnedRates:
     Attributes
     ----------
     latest : list of dict
-        Records (``kind``, ``name``, ``value``) of the last learning step: ``hypergradient`` h and ``cosine`` c per role.
+        Records (``kind``, ``name``, ``value``) of the last learning step: ``hypergradient`` h and ``cosine`` c per role or
+        layer. With ``by="parameter"``: of the whole update, under the name "parameter".
 
     Raises
     ------
@@ -96,11 +109,15 @@ class LearnedRates:
         optimizer: torch.optim.Optimizer,
         hyper_lr: float = 0.05,
         *,
+        by: str = "role",
+        normalize: bool = True,
         roles: Collection[str] | None = None,
         until: int | None = None,
     ) -> None:
-        if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
+        if not (is_number(hyper_lr) and hyper_lr > 0 and (hyper_lr <= 1 or not normalize)):
             raise MupError(f"hyper_lr is {hyper_lr!r}; use a number above 0 and at most 1, such as 0.05.")
+        if by not in ("role", "layer", "parameter"):
+            raise MupError(f"by is {by!r}: {nearest(by, ('role', 'layer', 'parameter'))}")
         if until is not None:
             check_count("until", until, "steps")
         optimizer = unwrap_optimizer(optimizer)
@@ -118,12 +135,13 @@ class LearnedRates:
                 f"The parameters of this {sharded[0]} are sharded, but LearnedRates needs inner products of whole tensors. "
                 "Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
             )
-        role_of = {own.parameters[row.name]: row.role for own in models for row in own.plan.rows if not row.fixed}
-        here = set(role_of.values())
+        rows = {own.parameters[row.name]: row for own in models for row in own.plan.rows if not row.fixed}
+        here = {row.role for row in rows.values()}
         if unknown := [role for role in roles or () if role not in here]:
             raise MupError(f"The model has no role {unknown[0]!r}: {nearest(unknown[0], here)}")
         learned = here if roles is None else roles
-        groups = _split(optimizer.param_groups, {p: role for p, role in role_of.items() if role in learned})
+        unit = {"role": lambda row: row.role, "layer": lambda row: row.owner, "parameter": lambda row: "parameter"}[by]
+        groups = _split(optimizer.param_groups, {p: unit(row) for p, row in rows.items() if row.role in learned})
         if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
             # A scheduler stores one number per group.
             raise MupError(
@@ -131,13 +149,17 @@ class LearnedRates:
                 "but a scheduler already uses them. Build LearnedRates before the scheduler."
             )
         self.optimizer, self.hyper_lr, self.until = optimizer, hyper_lr, until
+        self.by, self.normalize = by, normalize
         self.latest: list[dict[str, Any]] = []
+        self._names: dict[torch.Tensor, str] = {p: row.name for p, row in rows.items()}
         self._master = {
-            role_of[p]: group.get("lr_mult", 1.0) / group.get("rule_mult", 1.0)
+            rows[p].role: group.get("lr_mult", 1.0) / group.get("rule_mult", 1.0)
             for group in groups
             for p in group["params"]
-            if p in role_of
+            if p in rows
         }
+        # By parameter: the logarithms of the multipliers, with real and imaginary parts along the last axis.
+        self._logs: dict[torch.Tensor, torch.Tensor] = {}
         self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update of each parameter
         self._held: dict[torch.Tensor, torch.Tensor] | None = None  # during a step: the parameters before it
         optimizer.param_groups[:] = groups
@@ -151,19 +173,22 @@ class LearnedRates:
         setattr(optimizer, _LEARNING, True)
 
     @property
-    def mults(self) -> dict[str, float]:
-        """Current multiplier of each learned role, relative to the rule.
+    def mults(self) -> dict[str, Any]:
+        """Current multiplier of each learned role or layer, relative to the rule.
 
         Returns
         -------
         dict of str to float
-            Multipliers by role, 1 before learning.
+            Multipliers by role or layer, 1 before learning. With ``by="parameter"``: one tensor per parameter, by name, with
+            real and imaginary parts along the last axis for complex parameters. It is empty before learning.
 
         Examples
         --------
         >>> rates.mults
         {'vector': 1.0, 'input': 1.0, 'spectral': 1.0, 'hidden': 1.0, 'readout': 1.0}
         """
+        if self.by == "parameter":
+            return {self._names[p]: log.exp() for p, log in self._logs.items()}
         learned = [group for group in self.optimizer.param_groups if "learned" in group]
         return {group["learned"]["of"]: group["learned_mult"] for group in learned}
 
@@ -176,6 +201,11 @@ class LearnedRates:
         dict of str to float
             Multipliers by role, including roles that are not learned.
 
+        Raises
+        ------
+        MupError
+            If rates were learned by layer or parameter, because another model has other layers.
+
         Examples
         --------
         After training, use the multipliers for a larger model:
@@ -183,10 +213,12 @@ class LearnedRates:
         >>> target = nm.parametrize(FNO((8,), 1, 1, 32), base={"hidden_channels": 8})
         >>> optimizer = nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)
         """
+        if self.by != "role":
+            raise MupError(f'Rates learned by {self.by} have no multipliers by role. Use LearnedRates(…, by="role").')
         return {role: master * self.mults.get(role, 1.0) for role, master in self._master.items()}
 
     def close(self) -> None:
-        """Stop learning. The learned multipliers stay in the groups and still apply.
+        """Stop learning. The learned multipliers stay in the groups and still apply, except with ``by="parameter"``.
 
         Examples
         --------
@@ -215,13 +247,16 @@ class LearnedRates:
         if self._held is None:  # otherwise torch called the hook twice, or the previous step raised
             self._learn()
         self._last = {}  # free its memory before copying the parameters
-        learning = [p for groups in self._learning().values() for group in groups for p in group["params"]]
-        self._held = {p: p.detach().clone() for p in learning if p.grad is not None}
+        learning = (p for groups in self._learning().values() for group in groups for p in group["params"])
+        self._held = {p: p.detach().clone() for p in dict.fromkeys([*learning, *self._logs]) if p.grad is not None}
 
     @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self._held is None:
             return
+        for p, log in self._logs.items():
+            if p in self._held:  # a step is linear in the learning rate
+                _real(p).copy_(torch.lerp(_real(self._held[p]), _real(p), log.exp()))
         self._last = {p: torch.sub(p, before, out=before) for p, before in self._held.items()}
         self._held = None
         for groups in self._learning().values():
@@ -247,15 +282,28 @@ class LearnedRates:
         for role, (h, gradient_squares, update_squares) in found.items():
             squared = gradient_squares * update_squares
             cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # zero norms: zero learning rate or no gradient
-            log = math.log(learning[role][0]["learned_mult"]) - self.hyper_lr * cosine
+            log = math.log(learning[role][0]["learned_mult"]) - self.hyper_lr * (cosine if self.normalize else h)
             for group in learning[role]:
-                group["learned_mult"] = math.exp(min(max(log, -_LARGEST_LOG), _LARGEST_LOG))
+                if self.by == "parameter":
+                    self._learn_each(group["params"])
+                else:
+                    group["learned_mult"] = math.exp(min(max(log, -_LARGEST_LOG), _LARGEST_LOG))
             self.latest.append({"kind": "hypergradient", "name": role, "value": h})
             self.latest.append({"kind": "cosine", "name": role, "value": cosine})
 
+    def _learn_each(self, params: Iterable[torch.Tensor]) -> None:
+        """Update the multiplier of each number. Its hypergradient is gradient times update."""
+        for p in params:
+            if p in self._last and p.grad is not None:
+                h = _real(p.grad) * _real(self._last[p])
+                log = self._logs.setdefault(p, torch.zeros_like(h))
+                log.sub_(h.sign() if self.normalize else h, alpha=self.hyper_lr).clamp_(-_LARGEST_LOG, _LARGEST_LOG)
+
     def _save(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        last = {i: self._last[p].clone() for i, p in enumerate(_parameters(optimizer)) if p in self._last}
-        state["learned_rates"] = {"last": last}
+        state["learned_rates"] = {
+            key: {i: values[p].clone() for i, p in enumerate(_parameters(optimizer)) if p in values}
+            for key, values in (("last", self._last), ("logs", self._logs))
+        }
 
     def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         ours, theirs = (
@@ -267,8 +315,11 @@ class LearnedRates:
                 "This optimizer state was saved without learned rates, or with those of other roles. Build LearnedRates as "
                 "before the save, or load the state first and build LearnedRates afterwards."
             )
-        parameters, last = _parameters(optimizer), state["learned_rates"]["last"]
-        self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
+        parameters = _parameters(optimizer)
+        self._last, self._logs = (
+            {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in state["learned_rates"].get(key, {}).items()}
+            for key in ("last", "logs")
+        )
         self._held = None
 
 
@@ -279,9 +330,12 @@ def _products(groups: Sequence[Mapping[str, Any]], last: Mapping[torch.Tensor, t
     return [torch.stack([g.dot(update), g.dot(g), update.dot(update)]).double() for g, update in pairs]
 
 
+def _real(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
 def _flat(x: torch.Tensor) -> torch.Tensor:
-    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-    return x.reshape(-1).to(torch.promote_types(x.dtype, torch.float32))
+    return _real(x).reshape(-1).to(torch.promote_types(x.dtype.to_real(), torch.float32))
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -296,7 +350,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
         for role in dict.fromkeys(found):
             kept = [i for i, other in enumerate(found) if other == role]
             part = {
-                key: [value[i] for i in kept] if key in _PARALLEL and value is not None else value
+                key: [value[i] for i in kept] if key in PER_PARAMETER and value is not None else value
                 for key, value in group.items()
                 if key != "learned"
             }

@@ -80,6 +80,68 @@ def test_the_rule_worked_out_for_plain_sgd():
     assert rates.mults == {"spectral": pytest.approx(math.exp(0.5 * cosine), rel=1e-6)}
 
 
+def spectral_gradients(model, optimizer, seeds):
+    """Take a step per seed. Return the gradients of the first Fourier kernel and the values before each step."""
+    grads, weights = [], []
+    kernel = model.fno_blocks.convs[0].weight.tensor
+    for seed in seeds:
+        weights.append(torch.view_as_real(kernel.detach().clone()))
+        train(model, optimizer, [seed])
+        grads.append(torch.view_as_real(kernel.grad.clone()))
+    return grads, [*weights, torch.view_as_real(kernel.detach().clone())]
+
+
+def test_rates_by_layer_follow_the_published_rule():
+    """SGDLW-SGD with the exp link (source 003, 2.2 and 2.3): η = e^a, a ← a − β g₁·Δ₀ with Δ₀ = −η g₀, for each layer."""
+    model, optimizer, rates = learned(nm.MuSGD, double_fno(), by="layer", normalize=False, hyper_lr=1e9)
+    assert set(rates.mults) == {row.owner for row in nm.summary(model).rows}
+    layer = ["fno_blocks.convs.0.weight.tensor", "fno_blocks.convs.0.bias"]
+    grads, moved = [], []
+    for seed in (0, 1):
+        before = [model.get_parameter(name).detach().clone() for name in layer]
+        train(model, optimizer, [seed])
+        moved.append([(model.get_parameter(n).detach() - b).ravel() for n, b in zip(layer, before, strict=True)])
+        grads.append([model.get_parameter(name).grad.ravel() for name in layer])
+    h = sum(torch.vdot(g, d).real.item() for g, d in zip(grads[1], moved[0], strict=True))
+    assert rates.mults["fno_blocks.convs.0"] == pytest.approx(math.exp(-1e9 * h), rel=1e-6) and abs(1e9 * h) > 1e-3
+    assert len(set(rates.mults.values())) > 8  # some are at a bound
+    with refused("role layer"):
+        rates.lr_mult  # noqa: B018
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_rates_by_parameter_follow_the_published_rule(normalize):
+    """SGDPW-SGD (source 003, 2.3): a ← a − β g₁ Δ₀ for each number, and the next update is Δ₁ = −η e^a g₁."""
+    beta = 0.5 if normalize else 1e10
+    model, optimizer, rates = learned(nm.MuSGD, double_fno(), by="parameter", normalize=normalize, hyper_lr=beta)
+    (g0, g1), (w0, w1, w2) = spectral_gradients(model, optimizer, [0, 1])
+    h = g1 * (w1 - w0)
+    mult = torch.exp((-beta * (h.sign() if normalize else h)).clamp(-math.log(32), math.log(32)))
+    torch.testing.assert_close(rates.mults["fno_blocks.convs.0.weight.tensor"], mult)
+    assert mult.std() > 0.01
+    eta = ((w0 - w1) * g0).sum() / g0.square().sum()
+    torch.testing.assert_close(w2 - w1, -eta * mult * g1, rtol=1e-6, atol=1e-12)
+
+
+def test_rates_by_parameter_solve_the_sources_quadratic():
+    """f(x) = xᵀ diag(100, 1) x: one rate per number brings the flat direction to the steep one's speed (source 003, 2.3)."""
+
+    def final(by):
+        model = torch.nn.Linear(2, 1, bias=False)
+        torch.nn.init.ones_(model.weight)
+        nm.parametrize(model, base=lambda: torch.nn.Linear(1, 1, bias=False), init=False)
+        optimizer = nm.MuSGD(model, lr=1e-3)
+        if by:
+            nm.LearnedRates(optimizer, by=by, hyper_lr=0.1)
+        for _ in range(60):
+            optimizer.zero_grad()
+            (model.weight.square() @ torch.tensor([100.0, 1.0])).sum().backward()
+            optimizer.step()
+        return model.weight[0, 1].abs().item()
+
+    assert final("parameter") < 0.5 * final(None)
+
+
 def test_a_step_uses_the_rate_of_the_scheduler_times_the_learned_one():
     model, optimizer, rates = learned(functools.partial(nm.MuAdamW, lr=2e-3), hyper_lr=0.2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -100,10 +162,11 @@ def test_a_cooldown_begins_at_the_learned_rates():
     assert effective_lrs(optimizer) == pytest.approx(before)
 
 
+@pytest.mark.parametrize("by", ["role", "layer", "parameter"])
 @every_optimizer
-def test_resumed_training_is_bit_equal(build):
+def test_resumed_training_is_bit_equal(build, by):
     """The optimizer's state dict holds everything, through a file that torch reads without pickled code."""
-    model, optimizer, rates = learned(build, hyper_lr=0.1, until=5)
+    model, optimizer, rates = learned(build, hyper_lr=0.1, until=5, by=by)
     train(model, optimizer, range(3))
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
@@ -111,12 +174,14 @@ def test_resumed_training_is_bit_equal(build):
     train(model, optimizer, range(3, 5))
     kept = rates.mults
     train(model, optimizer, range(5, 7))
-    resumed, resumed_optimizer, resumed_rates = learned(build, hyper_lr=0.1, until=5)
+    resumed, resumed_optimizer, resumed_rates = learned(build, hyper_lr=0.1, until=5, by=by)
     resumed.load_state_dict(weights)
     file.seek(0)
     resumed_optimizer.load_state_dict(torch.load(file, weights_only=True))
     train(resumed, resumed_optimizer, range(3, 7))
-    assert rates.mults == resumed_rates.mults == kept  # nothing is learned after `until`
+    for mults in (resumed_rates.mults, kept):  # nothing is learned after `until`
+        assert len(mults) == len(rates.mults)
+        assert all(torch.equal(torch.as_tensor(mult), torch.as_tensor(rates.mults[name])) for name, mult in mults.items())
     assert differing(model, resumed) == 0
 
 
@@ -155,6 +220,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(taken):
         (lambda: learned(nm.MuAdam, hyper_lr="fast"), "hyper_lr 'fast'"),
         (lambda: learned(nm.MuAdam, roles=["spectrum"]), "'spectrum' 'spectral'"),
         (lambda: learned(nm.MuAdam, until=0), "until 0"),
+        (lambda: learned(nm.MuAdam, by="layers"), "'layers' 'layer'"),
         (lambda: nm.LearnedRates(torch.optim.Adam(small_fno().parameters())), "Adam MuAdamW"),
         (lambda: nm.LearnedRates({}), "dict"),
         (lambda: nm.LearnedRates(learned(nm.MuAdam)[1]), "close()"),
