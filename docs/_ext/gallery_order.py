@@ -6,6 +6,7 @@ ORDER = (
     "plot_first_training",
     "plot_own_data",
     "plot_width_transfer",
+    "plot_mode_transfer",
     "plot_coordinate_check",
     "plot_proxy_advice",
     "plot_monitoring",
