@@ -3,8 +3,8 @@ Learning-rate transfer over Fourier modes
 =========================================
 
 Does the best learning rate for few Fourier modes suit many? We train a Fourier neural operator with Adam for two numbers of
-modes and a grid of learning rates: as neuralop builds it (the standard parametrization, SP), and with the rule of Li, Yoo and
-Yang (ICML 2025), ``rule="log-modes"``.
+modes and a grid of learning rates: as neuralop builds it (the standard parametrization, SP), and with the rule of Li, Yoo
+and Yang (ICML 2025), ``rule="log-modes"``.
 
 :doc:`/howto/modes` explains the rule, and :doc:`/evidence/paper` has longer trainings on four problems.
 """
@@ -35,8 +35,8 @@ x_test, y_test = data.test
 # %%
 # One training run
 # ----------------
-# The base has K = 4 modes per sign, which is ``n_modes=(8,)``. At the base, both parametrizations are the same model, bit for
-# bit.
+# The base has K = 4 modes per sign, which is ``n_modes=(8,)``. At the base, both parametrizations are the same model, bit
+# for bit.
 BASE = {"n_modes": (8,)}
 
 
