@@ -67,12 +67,14 @@ def main() -> None:
 
 
 def described(name: str) -> str:
-    """An experiment in a line, with the number of its runs that are in benchmarks/results and the time that they took."""
+    """Describe an experiment in a line, with the runs that are in benchmarks/results: number, time and releases."""
     path = pages.RESULTS / f"{name}.jsonl"
-    lines = Lines(path).lines if path.exists() else []
-    runs = {line.get("id") or number: line for number, line in enumerate(lines)}  # rules may share the runs of a base
+    if not path.exists():
+        return f"{name}: {EXPERIMENTS[name].about} (not measured)"
+    lines = Lines(path)
+    runs = {line.get("id") or number: line for number, line in enumerate(lines.lines)}  # rules may share the runs of a base
     hours = sum(line.get("seconds") or 0 for line in runs.values()) / 3600
-    done = f"{len(runs)} runs, {hours:.1f} hours of one core" if runs else "not measured"
+    done = f"{len(runs)} runs of release {lines.releases}, {hours:.1f} hours of one core"
     return f"{name}: {EXPERIMENTS[name].about} ({done})"
 
 

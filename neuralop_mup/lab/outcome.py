@@ -61,6 +61,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
 
 
+def releases() -> dict[str, str]:
+    """Return the releases, major and minor, that are part of a run's key: of this package and of torch."""
+    installed = {"neuralop-mup": __version__, "torch": torch.__version__}
+    return {name: ".".join(str(version).split(".")[:2]) for name, version in installed.items()}
+
+
 @contextmanager
 def same_random_state() -> Iterator[None]:
     """The caller's random numbers, of Python, NumPy and torch, go on afterwards as if nothing had been drawn."""

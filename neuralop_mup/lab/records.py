@@ -8,15 +8,16 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint_or_new
-from neuralop_mup.lab.outcome import KINDS, is_complete, is_final
+from neuralop_mup.lab.outcome import KINDS, is_complete, is_final, releases
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 #: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
@@ -33,7 +34,8 @@ class Run:
     Parameters
     ----------
     content : mapping
-        Everything that its result depends on; :func:`described` makes it plain.
+        Everything that its result depends on, except for :func:`~neuralop_mup.lab.outcome.releases`, which the run's key
+        contains, too. :func:`described` makes it plain.
     config : mapping
         What ``train`` is given.
     keep : bool
@@ -59,18 +61,20 @@ class Run:
         self.keep = keep
         self.train = train
         self.labels = labels
-        text = json.dumps(self.content, sort_keys=True)
-        self.id = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+        self.id = content_hash({**self.content, "releases": releases()})
+
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """Return the md5 of plain content, in hex; the order of its keys does not count."""
+    return hashlib.md5(json.dumps(content, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 def described(value: Any) -> Any:
-    """``value`` as JSON that is the same in every process: the content of a run.
+    """Return ``value`` as JSON that is the same in every process: the content of a run.
 
-    Numbers that are equal are the same, 1 and 1.0; keys have no dots. What is not plain goes in by its fingerprint
-    (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
+    1 and 1.0 differ, since code may treat them differently; tuples are lists, and dots in keys are slashes. Values that
+    JSON does not have are replaced by their fingerprint (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
     """
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Mapping):
@@ -83,7 +87,7 @@ def described(value: Any) -> Any:
 
 
 def params_key(params: Mapping[str, Any]) -> str:
-    """Text that is equal for equal points: ``1`` and ``1.0``, a tuple and a list, any order of keys."""
+    """Return a text that is equal for equal points: a tuple and a list, any order of keys."""
     return json.dumps(described(params), sort_keys=True)
 
 
@@ -152,8 +156,27 @@ class Records:
         if make:
             with writing(self.folder):
                 place.mkdir(parents=True, exist_ok=True)
-            put(self.folder, place / _CONTENT, json.dumps(run.content))
+            put(self.folder, place / _CONTENT, json.dumps({**run.content, "releases": releases()}))
         return place
+
+    def of_other_releases(self, runs: Iterable[Run]) -> str:
+        """Describe the kept runs that other releases trained and these runs do not reuse; empty if there are none.
+
+        Runs of release 0.3 or before count whatever their content is: their keys are not comparable.
+        """
+        wanted, found = {content_hash(run.content) for run in runs}, Counter[str]()
+        for path in self.folder.glob(f"workspace/*/{_CONTENT}") if wanted else ():
+            with suppress(OSError, ValueError):  # a damaged file is no run that could be reused
+                content = json.loads(path.read_text(encoding="utf-8"))
+                made = content.pop("releases", None)
+                if made is None or (made != releases() and content_hash(content) in wanted):
+                    found[_text(made) if made else "neuralop-mup 0.3 or before"] += path.with_name(_DOCUMENT).exists()
+        return "; ".join(
+            f"{count} kept {'run' if count == 1 else 'runs'} of {made} cannot be reused by {_text(releases())}, whose "
+            "results may differ"
+            for made, count in found.items()
+            if count
+        )
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """What a run gave, where nothing of it is left to do: it would end so again, or was given up in this command.
@@ -195,6 +218,10 @@ class Records:
     def give_up(self, run: Run) -> None:
         """Take the last failure of a run for its result, as long as this command runs."""
         self._given_up.add(run.id)
+
+
+def _text(made: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in made.items())
 
 
 def _checked(record: Any) -> dict[str, Any]:

@@ -100,8 +100,11 @@ class _Loop:
     def run(self) -> None:
         """Until nothing is wanted any more."""
         left = self._ask()
-        self.display.note(f"{self.display.name}: {left.total()} runs; results in {self.records.folder}")
-        for note in filter(None, [*self.records.notes, getattr(self.engine, "note", "")]):
+        self.display.note(
+            f"{self.display.name}: {left.total()} {'run' if left.total() == 1 else 'runs'}; results in {self.records.folder}"
+        )
+        others = self.records.of_other_releases(self._queue)
+        for note in filter(None, [*self.records.notes, others, getattr(self.engine, "note", "")]):
             self.display.note(note)
         while True:
             while len(self._pending) < (1 if self._lost else self.engine.capacity) and (run := self._next()) is not None:

@@ -125,6 +125,8 @@ def _grid(key: str, values: Any) -> list[Any]:
                 f"The space gives {key!r} the value {value!r}, which cannot be written down: use finite numbers, strings, "
                 "booleans, None, or lists of them, and let the train function look objects up."
             ) from None
-    if not values or len({params_key({key: value}) for value in values}) < len(values):
+    # Tables show 1 and 1.0 as one value.
+    distinct = {value if isinstance(value, (int, float)) else params_key({key: value}) for value in values}
+    if not values or len(distinct) < len(values):
         raise MupError(f"The space gives {key!r} the values {values!r}; list at least one, and none of them twice.")
     return values
