@@ -1,5 +1,5 @@
-"""Files of a study, each whole or not there: text; a run's state while it is trained, so that a run of days goes on after a
-kill where it was; and of a trained target weights, plan and data processor, in a file that runs no code when it is read.
+"""Files of a study, each written completely or not at all: text, checkpoints, and the weights, plan and data processor of a
+trained target. No file runs code when it is read.
 """
 
 import errno
@@ -87,7 +87,8 @@ class Checkpoint:
     tell : callable
         Told in sentences what cannot be read or written.
     **parts
-        Whatever has ``state_dict`` and ``load_state_dict``.
+        Whatever has ``state_dict`` and ``load_state_dict``. States are tensors and plain values: a checkpoint with other
+        objects is not loaded, since it could run code.
     """
 
     def __init__(self, path: Path, loader: Any, key: str, tell: Callable[[str], Any], **parts: Any) -> None:
@@ -103,8 +104,7 @@ class Checkpoint:
         if not self.path.exists():
             return 0, 0.0
         try:
-            # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
-            state = _read(self.path, weights_only=False)
+            state = _read(self.path)
             key = state["key"]
         except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
             self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run begins anew")
@@ -129,7 +129,7 @@ class Checkpoint:
             return
         generator = getattr(self._loader, "generator", None)
         state = {
-            **{name: part.state_dict() for name, part in self._parts.items()},
+            **{name: _state(part) for name, part in self._parts.items()},
             "order": generator and generator.get_state(),
             "random": torch.get_rng_state(),
             "key": self._key,
@@ -144,12 +144,19 @@ class Checkpoint:
         self._last = time.monotonic()
 
 
-def _read(path: Path, weights_only: bool) -> Any:
-    """What torch wrote; any exception where a byte of it is another one than was written, which torch would not see."""
+def _state(part: Any) -> dict[str, Any]:
+    """Return a state dict without the arguments of constructors, functions among them, that neuralop adds."""
+    state = part.state_dict()
+    state.pop("_metadata", None)
+    return state
+
+
+def _read(path: Path) -> Any:
+    """Read what torch wrote, without running code; any exception if a byte has changed, which torch would not notice."""
     with zipfile.ZipFile(path) as whole:
         if damaged := whole.testzip():
             raise ValueError(f"{damaged} is not what was written")
-    return torch.load(path, map_location="cpu", weights_only=weights_only)
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str, Any]) -> None:
@@ -160,8 +167,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
     OSError
         If it cannot be written; an older file stays.
     """
-    state = model.to("cpu").state_dict()
-    state.pop("_metadata", None)  # neuralop's: arguments of the constructor, functions among them
+    state = _state(model.to("cpu"))
     kept = processor if _is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
@@ -194,7 +200,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     """
     try:
         with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
-            content = _read(path, weights_only=True)
+            content = _read(path)
         return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
         raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error

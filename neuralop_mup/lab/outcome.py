@@ -1,12 +1,14 @@
 """What became of one training run: one of four kinds, and what was measured. Nothing is scheduled here."""
 
 import copy
+import hashlib
 import math
 import platform
 import random
 import threading
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -14,7 +16,7 @@ from functools import cache
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,16 +82,23 @@ def same_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+class Sent(NamedTuple):
+    """A train function in a file, for runs in other processes."""
+
+    path: Path
+    digest: str  # of the pickle in the file: a worker loads only what the command that sends it runs has written
+
+
+def execute(version: str, train: Callable[..., Any] | Sent, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
     """Run once; whatever ``train`` raises becomes part of the outcome.
 
     Parameters
     ----------
     version : str
         Of the package that sends the run: a worker of another one would give other numbers.
-    train : callable or Path
-        Or the file that holds it. A copy of it is called, so that nothing that it holds carries over to another run, with a
-        copy of ``config`` and with ``how``.
+    train : callable or Sent
+        Or the file that contains it. It is called with a copy of ``config`` and with ``how``, and it is a copy itself, so
+        that no state reaches another run.
 
     Raises
     ------
@@ -103,7 +112,7 @@ def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str,
         )
     if "place" in how and not Path(how["place"]).is_dir():
         raise MupError(f"A worker does not see {how['place']}: choose a folder that every machine sees.")
-    train = _stored(train) if isinstance(train, Path) else copied(train)
+    train = _stored(train) if isinstance(train, Sent) else copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
@@ -121,14 +130,22 @@ def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str,
     return outcome
 
 
-def _stored(path: Path) -> Callable[..., Any]:
-    """A train function in a file, for runs in other processes: its tensors are mapped, so that these share their memory."""
+def pickle_digest(path: Path) -> str:
+    """Return the sha256 of the part of a file of ``torch.save`` that can run code; the rest is numbers."""
+    with zipfile.ZipFile(path) as file:
+        return hashlib.sha256(b"".join(file.read(name) for name in file.namelist() if name.endswith(".pkl"))).hexdigest()
+
+
+def _stored(sent: Sent) -> Callable[..., Any]:
+    """Load a train function. Its tensors are mapped, so that processes share their memory."""
     try:
-        return torch.load(path, mmap=True, weights_only=False)
+        if pickle_digest(sent.path) != sent.digest:
+            raise ValueError("it is not the file that was written for this run")
+        return torch.load(sent.path, mmap=True, weights_only=False)
     except Exception as error:  # whatever reading a file and unpickling raise
         raise MupError(
-            f"A worker cannot read the train function from {path} ({error}): choose a folder that every machine sees, and "
-            "define the function in a file that each of them can import."
+            f"A worker cannot read the train function from {sent.path} ({error}). Choose a folder that every machine sees, "
+            "and define the function in a file that each of them can import."
         ) from error
 
 

@@ -16,7 +16,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.engines import InlineEngine
 from neuralop_mup.lab.files import save_torch, writing
-from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
+from neuralop_mup.lab.outcome import Sent, execute, failed, is_complete, is_final, pickle_digest
 from neuralop_mup.lab.progress import Progress
 from neuralop_mup.lab.records import Records, Run
 
@@ -154,7 +154,7 @@ class _Loop:
             with suppress(pickle.PicklingError, AttributeError, TypeError):
                 with writing(self.records.folder), whole_file(path) as part:
                     save_torch(train, part)
-                sent = path if path.stat().st_size > _LARGE else train
+                sent = Sent(path, pickle_digest(path)) if path.stat().st_size > _LARGE else train
             self._sent[id(train)] = train, sent
         return self._sent[id(train)][1]
 

@@ -22,7 +22,7 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
-from neuralop_mup.lab.outcome import copied
+from neuralop_mup.lab.outcome import copied, releases
 from neuralop_mup.lab.problems.base import Problem, relative, relative_l2
 from neuralop_mup.lab.problems.batches import advanced
 from neuralop_mup.lab.problems.data import ProblemData
@@ -366,7 +366,7 @@ class Training:
         data, steps = self.data, len(train) * s.epochs
         folder = Path(place) if place is not None and Path(place).is_dir() else None
         if folder is not None:
-            key = fingerprint([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
+            key = fingerprint([self.fingerprints, releases(), {k: v for k, v in config.items() if k != "device"}])
             state = {"model": model, "optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
             trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, notes.append, **state)
             trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
