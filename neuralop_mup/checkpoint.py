@@ -244,7 +244,7 @@ def load_file(path: Path, trusted: bool = False) -> Any:
         raise MupError(f"{str(path)!r} cannot be loaded: it is truncated, or not from torch.save ({error}).") from error
 
 
-def _layers(kind: type = nn.Module) -> Iterator[type]:
+def _layers(kind: type[nn.Module] = nn.Module) -> Iterator[type[nn.Module]]:
     """Yield the classes of layers that are loaded: a model without a plan saves them as arguments of its constructor."""
     for own in kind.__subclasses__():
         if own.__module__.startswith(("neuralop.layers.", "neuralop_mup.", "torch.nn.modules.")):

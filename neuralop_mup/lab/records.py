@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint_or_new
@@ -108,6 +110,7 @@ class Records:
 
     def __init__(self, folder: str | Path, known: Any = None) -> None:
         self.folder = Path(folder)
+        self._lock = FileLock(self.folder / ".lock")
         self.known = known
         self.notes: list[str] = []  # what was found damaged
         self._read: dict[str, dict[str, Any] | None] = {}
@@ -127,18 +130,17 @@ class Records:
     def held(self) -> Iterator["Records"]:
         """Make the folder and hold its lock, which the system drops when the process ends, however it ends.
 
+        The same records may hold it several times.
+
         Raises
         ------
         MupError
             If another command holds it, or it cannot be written.
         """
-        from filelock import FileLock, Timeout
-
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder / ".lock")
             try:
-                lock.acquire(timeout=_INHERITED)
+                self._lock.acquire(timeout=_INHERITED)
             except Timeout:
                 raise MupError(
                     f"Another run is using the study folder {self.folder}; wait for it to end, or choose another."
@@ -148,7 +150,7 @@ class Records:
                 (self.folder / _OURS).touch()
             yield self
         finally:
-            lock.release()
+            self._lock.release()
 
     def place(self, run: Run, make: bool = False) -> Path:
         """Folder of a run's files."""

@@ -23,7 +23,7 @@ from neuralop_mup.lab.records import Records, Run
 _LARGE = 1 << 20  # bytes of a train function that are not sent with every run
 
 
-def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, known: Any = None) -> Records:
+def run(plan: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
     """Train what a plan wants until it wants nothing more.
 
     Parameters
@@ -33,7 +33,7 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
         ``left(records)``, how many of each size are left, for the time left; and ``save(records)``, called at the end,
         however it ends.
-    folder : str or Path
+    folder : str, Path or Records
         Keeps the runs; what is there already is not trained again, whichever plan asked for it.
     engine : object
         Where runs are executed; it is closed at the end.
@@ -65,7 +65,7 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     >>> [row["loss"] for row in study.rows(records)]
     [0.0625, 0.0]
     """
-    records = Records(folder, known)
+    records = folder if isinstance(folder, Records) else Records(folder, known)
     display = Progress(getattr(plan, "name", records.folder.name), getattr(plan, "costs", {}), progress)
     with closing(engine), closing(display), records.held():
         loop = _Loop(plan, records, engine, display)
@@ -73,7 +73,7 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
             loop.run()
         except KeyboardInterrupt:
             text = (
-                f"Stopped. Finished runs are in {folder}; the same command resumes there. A run that was under way goes on "
+                f"Stopped. Finished runs are in {records.folder}; the same command resumes there. A run that was under way goes on "
                 "from its last checkpoint. There is one every five minutes; a shorter run begins again."
             )
             display.note(text)

@@ -25,7 +25,7 @@ from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.training import name_of, quiet
+from neuralop_mup.lab.training import name_of, quiet, variable_of
 from neuralop_mup.validation import check_count
 
 
@@ -201,7 +201,8 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    tuned = load_target(Path(folder), build, processor)
+    Records(folder)  # a folder of an earlier version is refused
+    tuned = load_target(Results.load(folder), build, processor)
     made = tuned._made
     with suppress(MupError):  # of what cannot be looked into nothing is known
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
@@ -213,11 +214,9 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     return tuned
 
 
-def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
-    """The target of the study that ran last in the folder; see :func:`load_tuned`."""
-    Records(folder)  # one of an earlier version is told
-    results = Results.load(folder)
-    study = results.study
+def load_target(results: Results, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
+    """Read the target of a study; see :func:`load_tuned`."""
+    study, folder = results.study, results.folder
     done = [record for record in results.carried(study.target, study.rules[0]) if study.keeps and is_complete(record)]
     if not done:
         raise MupError(
@@ -231,7 +230,7 @@ def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor:
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
-            f"nm.load_tuned({str(folder)!r}, {made['build'].rpartition('.')[2]})."
+            f"nm.load_tuned({str(folder)!r}, {variable_of(made['build'])})."
         )
     builder: Any = FNO if made["is_fno"] else build
     try:

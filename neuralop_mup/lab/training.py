@@ -95,6 +95,12 @@ def name_of(build: Any) -> str:
     return getattr(build, "name", None) or getattr(build, "__qualname__", type(build).__name__)
 
 
+def variable_of(name: str) -> str:
+    """Return a name that a user may write for a function: a lambda has none."""
+    last = name.rpartition(".")[2]
+    return last if last.isidentifier() else "build"
+
+
 def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     """What a run minimises, by name: weight and function; by the first one, "data", runs are compared.
 

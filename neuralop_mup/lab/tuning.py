@@ -18,6 +18,7 @@ from neuralop_mup.lab.engines import cuda_devices, make_engine
 from neuralop_mup.lab.files import check_room, writing
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.plan import Plan, make_plan
+from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
@@ -26,17 +27,17 @@ from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Settings
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.target import Tuned, load_target
-from neuralop_mup.lab.training import FNOs, name_of
+from neuralop_mup.lab.training import FNOs, name_of, variable_of
 
 
 def results_of(
-    study: Study, *, folder: str | Path, n_workers: int | None, engine: Any = None, executor: Any = None,
+    study: Study, *, folder: str | Path | Records, n_workers: int | None, engine: Any = None, executor: Any = None,
     progress: bool = True, devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     """Train what is missing of a study, as :func:`sweep` says."""
     made = make_engine(engine, executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
     records = run(study, folder=folder, engine=made, progress=progress)
-    return Results(study, study.rows(records), Path(folder))
+    return Results(study, study.rows(records), records.folder)
 
 
 def transfer_study(
@@ -550,14 +551,20 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
         print(plan)
     for note in plan.study.notes:
         warnings.warn(note, stacklevel=3)
-    training, folder = plan.study.train, Path(folder)
+    folder = Path(folder)
     check_room(folder, plan.n_bytes)
-    results = results_of(plan.study, folder=folder, progress=progress, **place)
+    with Records(folder).held() as records:  # until the target is read: another command may not train in between
+        return _written(plan, name, records, results_of(plan.study, folder=records, progress=progress, **place))
+
+
+def _written(plan: Plan, name: str, records: Records, results: Results) -> Tuned:
+    """Read the target, and write the page."""
+    training, folder = plan.study.train, records.folder
     called, is_of_command = name_of(training.build), isinstance(training.build, FNOs)
     page = {
         "command": f"neuralop-mup {name} … --folder {shlex.quote(str(folder))}"
         if is_of_command
-        else f"neuralop_mup.{name}({called}, …, folder={str(folder)!r})",
+        else f"neuralop_mup.{name}({variable_of(called)}, …, folder={str(folder)!r})",
         "title": plan.title,
         "settings": plan.settings,
     }
@@ -565,8 +572,8 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
-    tuned = load_target(folder, training.build, training.processor_given)
-    given = "" if is_of_command else f", {called.rpartition('.')[2]}"
+    tuned = load_target(results, training.build, training.processor_given)
+    given = "" if is_of_command else f", {variable_of(called)}"
     page["use"] = (
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     )

@@ -15,12 +15,14 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import duration, files, training
+from neuralop_mup.lab import duration, files, training, tuning
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.problems import base
+from neuralop_mup.lab.records import Records
 from neuralop_mup.optim.musoap.optimizer import default_lr
 from support.comparing import differing
+from support.errors import refused
 from support.studies import TARGET, build, fields, loaders, no_figures, relative_error, save_pair  # noqa: F401
 
 
@@ -145,6 +147,37 @@ def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
     assert differing(trained.model, quick_train(tmp_path / "c", data(), epochs=4).model) == 0  # timing changes nothing
     before = clock.now
     assert quick_train(tmp_path / "s", data(), epochs="100s").loss == trained.loss and clock.now == before
+
+
+def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path, monkeypatch):
+    """Otherwise the call would return the other command's target."""
+    quick_train(tmp_path / "s", target={**TARGET, "hidden_channels": 12})
+    load, seen = tuning.load_target, []
+
+    def loading(*arguments):
+        with refused(str(tmp_path / "s")):
+            quick_train(tmp_path / "s", target={**TARGET, "hidden_channels": 12})
+        seen.append(1)
+        return load(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "load_target", loading)
+        assert quick_train(tmp_path / "s").model.hidden_channels == TARGET["hidden_channels"]
+    assert seen == [1]
+    with Records(tmp_path / "s").held():
+        pass
+
+
+@pytest.mark.parametrize("own", [lambda **size: build(**size), build])
+def test_the_lines_that_load_a_model_can_be_pasted(tmp_path, own):
+    """Also for a lambda, which has no name."""
+    page = quick_train(tmp_path / "s", build=own).report.read_text()
+    lines = page.split("```python\n")[1].split("```")[0]
+    exec(lines, names := {"build": own, "x": fields()[0]})
+    assert names["prediction"].shape == (40, 1, 32)
+    assert "<lambda>" not in page.split("## Again")[1]
+    with refused(f"nm.load_tuned('{tmp_path / 's'}',build)"):
+        nm.load_tuned(tmp_path / "s")
 
 
 # The page
