@@ -42,6 +42,13 @@ _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 #: Names and text of an argument in a docstring.
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
+#: A type in jsonargparse's messages → what the option must be.
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "yes or no",
+    "Mapping": "names and values, such as --{0}.NAME VALUE",
+}
 #: A link in a docstring, of which its last name is read.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
@@ -437,13 +444,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
+            if argv[0] not in COMMANDS and argv[0].partition("=")[0] not in parser()._option_string_actions:
+                raise MupError(f"There is no command {argv[0]!r}; {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
             given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
             return COMMANDS[given.subcommand](**options)
     except SystemExit as done:  # --help, --version
         return int(done.code or 0)
-    except (ArgumentError, MupError) as error:
+    except ArgumentError as error:
+        return _failed(_in_words(" ".join(str(error).split())))
+    except UnicodeDecodeError:
+        return _failed("The file of --config is not text. Write options into it as YAML, such as epochs: 20.")
+    except MupError as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
         return _failed("interrupted; the same command resumes after the last finished run or checkpoint.", 130)
@@ -451,6 +464,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has gone; Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _in_words(text: str) -> str:
+    """Rewrite a message of jsonargparse: what was given, and what the option must be."""
+    found = re.match(r'Parser key "(.+?)": .*?Expected a (?:<class \'(?:\w+\.)*(\w+)\'>|.*?\[(.*?)\]).*value: (.*)', text)
+    if found:
+        name, kind, choices, value = found.groups()
+        return f"--{name} is {value!r}; use {choices or _KINDS.get(kind, kind).format(name)}."
+    if text.startswith("unrecognized arguments"):
+        text += ". Join several files with commas, and write ./-name for a file whose name begins with a dash."
+    return text
 
 
 def _failed(text: str, code: int = 2) -> int:

@@ -51,7 +51,7 @@ def check_room(folder: Path, size: int) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < size:
-            raise OSError(errno.ENOSPC, f"weights, states and report need {size / 1e6:,.0f} MB, which are not free there")
+            raise OSError(errno.ENOSPC, f"weights, states and report need {size / 1e6:,.1f} MB, which are not free there")
 
 
 def put(folder: Path, path: Path, content: str) -> None:

@@ -162,7 +162,10 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
 
 def _installed_as(value: Any) -> str | None:
     """The module of an installed package, or of Python, that something is of; None for the user's own, or a notebook's."""
-    name = (value.__name__ if isinstance(value, types.ModuleType) else value.__module__) or "builtins"
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    if name is None and isinstance(value, types.FunctionType):  # made by exec
+        return None
+    name = name or "builtins"
     module = sys.modules.get(name)
     if module is None or name in ("__main__", "__mp_main__"):
         return None

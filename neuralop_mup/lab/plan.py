@@ -32,7 +32,7 @@ from neuralop_mup.lab.training import Training, build_model, losses_of, n_params
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
-_PAGE = 10_000_000  # bytes of records, report and figures
+_PAGE = 1_000_000  # bytes of records, report and figures
 _BYTES = 20  # of each number that is trained: the weights, and these again with what an optimizer keeps of them
 #: Steps for which the law gives the learning rates that are checked before the data says how many there are.
 _USUAL_STEPS = 1000

@@ -20,6 +20,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint_or_new
 from neuralop_mup.lab.outcome import KINDS, is_complete, is_final, releases
+from neuralop_mup.lab.wording import counted
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 #: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
@@ -174,8 +175,7 @@ class Records:
                 if made is None or (made != releases() and content_hash(content) in wanted):
                     found[_text(made) if made else "neuralop-mup 0.3 or before"] += path.with_name(_DOCUMENT).exists()
         return "; ".join(
-            f"{count} kept {'run' if count == 1 else 'runs'} of {made} cannot be reused by {_text(releases())}, whose "
-            "results may differ"
+            f"{counted(count, 'kept run')} of {made} cannot be reused by {_text(releases())}, whose results may differ"
             for made, count in found.items()
             if count
         )

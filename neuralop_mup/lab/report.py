@@ -54,7 +54,8 @@ def verdict(results: Results) -> list[str]:
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
-        said.append(f"{failed} of {len(results.records)} runs did not complete; a point with such a seed does not compete.")
+        runs = wording.counted(len(results.records), "run")
+        said.append(f"{failed} of {runs} did not complete; a point with such a seed does not compete.")
     if len(study.seeds) == 1:
         said.append("There was one seed only, so none of these numbers has an error bar.")
     return said
@@ -90,7 +91,8 @@ def _carried(results: Results) -> list[str]:
 
 def _why(results: Results, row: Mapping[str, Any]) -> str:
     failed = [r for r in results.carried(row["size"], row["rule"]) if r["error"]]
-    return f"{len(failed)} of {row['trials']} runs: {wording.line(failed[0]['error'] or 'no finite loss')[:160]}"
+    why = wording.line(failed[0]["error"] or "no finite loss")[:160]
+    return f"{len(failed)} of {wording.counted(row['trials'], 'run')}: {why}"
 
 
 # Its tables
@@ -178,7 +180,9 @@ def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
     for record in records:
         where = {**record.get("versions", {}), "host": record.get("host", "not recorded")}
         dates.setdefault(", ".join(f"{name} {value}" for name, value in where.items()), []).append(record.get("date", "–"))
-    return "\n".join(f"- {len(own)} runs: {where}; {min(own)} to {max(own)}" for where, own in dates.items())
+    return "\n".join(
+        f"- {wording.counted(len(own), 'run')}: {where}; {min(own)} to {max(own)}" for where, own in dates.items()
+    )
 
 
 # The page

@@ -19,6 +19,7 @@ from neuralop_mup.lab.files import save_torch, writing
 from neuralop_mup.lab.outcome import Sent, execute, failed, is_complete, is_final, pickle_digest
 from neuralop_mup.lab.progress import Progress
 from neuralop_mup.lab.records import Records, Run
+from neuralop_mup.lab.wording import counted
 
 _LARGE = 1 << 20  # bytes of a train function that are not sent with every run
 
@@ -73,8 +74,8 @@ def run(plan: Any, *, folder: str | Path | Records, engine: Any, progress: bool 
             loop.run()
         except KeyboardInterrupt:
             text = (
-                f"Stopped. Finished runs are in {records.folder}; the same command resumes there. A run that was under way goes on "
-                "from its last checkpoint. There is one every five minutes; a shorter run begins again."
+                f"Stopped. Finished runs are in {records.folder}; the same command resumes there. A run that was under way "
+                "continues from its last checkpoint. There is one every five minutes; a shorter run begins again."
             )
             display.note(text)
             raise KeyboardInterrupt(text) from None
@@ -100,9 +101,7 @@ class _Loop:
     def run(self) -> None:
         """Until nothing is wanted any more."""
         left = self._ask()
-        self.display.note(
-            f"{self.display.name}: {left.total()} {'run' if left.total() == 1 else 'runs'}; results in {self.records.folder}"
-        )
+        self.display.note(f"{self.display.name}: {counted(left.total(), 'run')}; results in {self.records.folder}")
         others = self.records.of_other_releases(self._queue)
         for note in filter(None, [*self.records.notes, others, getattr(self.engine, "note", "")]):
             self.display.note(note)

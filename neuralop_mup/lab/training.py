@@ -37,6 +37,7 @@ from neuralop_mup.lab.settings import (
     build_scheduler,
     optimizer_arguments,
 )
+from neuralop_mup.validation import check_names
 
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 #: Raise it whenever the same configuration gives other numbers.
@@ -68,6 +69,7 @@ class FNOs:
         n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
             raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
+        check_names(size, FNO)
         return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
 

@@ -105,11 +105,15 @@ def sweep(
 ) -> Results:
     """Train over a space of hyperparameters, keeping every run in a folder.
 
-    A run is kept by its configuration and what ``train`` is: its code, with all that it uses and holds
-    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). So the same call on the same folder resumes: what is finished is not
-    trained again, what was under way when the command was killed is, and so is what failed by its surroundings or by an
-    exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of studies, and values
-    and seeds may be added to one.
+    The same call on the same folder resumes: finished runs are not trained again. Interrupted runs are, and so are runs that
+    failed by an exception, a full disk or too little memory. A loss that is not finite, or a MupError, is a result. A folder
+    may contain any number of studies, and you may add values and seeds to one.
+
+    A run is reused only if nothing that its key contains has changed: its configuration, the releases (major and minor) of
+    this package and of torch, and ``train``, by its code with the globals, functions and classes that it uses
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
+    ``train`` reads, what it downloads, and modules that it imports by a name made at run time. If these change, use another
+    folder, or put what identifies them into ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
 
     Parameters
     ----------

@@ -31,6 +31,11 @@ def params(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name if name == 'lr' else name_of(name)} {number(value)}" for name, value in values.items())
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 run`` or ``2 runs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def rule_name(rule: str | None) -> str:
     return "" if rule is None else "SP" if rule == "standard" else rule
 

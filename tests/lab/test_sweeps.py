@@ -1,5 +1,6 @@
 """Sweeps and transfers of a train function: what is trained, kept, tried again and reported."""
 
+import hashlib
 import itertools
 import math
 import os
@@ -104,6 +105,34 @@ def test_a_function_without_a_fingerprint_is_trained_in_each_call(tmp_path):
         with pytest.warns(UserWarning, match="lock"):
             assert quiet_sweep(function, tmp_path, {"lr": [1.0, 2.0]}, seeds=np.arange(2)).best == {"lr": 1.0}
     assert calls == [1.0, 2.0, 1.0, 2.0] * 2
+
+
+def test_files_that_the_function_reads_are_identified_in_fixed(tmp_path):
+    """As the docstring of sweep says: the key of a run does not contain them."""
+    path = tmp_path / "data.npy"
+
+    def reads(config):
+        return float(np.load(path).sum())
+
+    losses = []
+    for value in (1.0, 5.0):
+        np.save(path, np.full(3, value))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        losses.append(quiet_sweep(reads, tmp_path / "s", {"lr": [1.0]}, fixed={"data": digest}).best_loss)
+    assert losses == [3.0, 15.0]
+
+
+@pytest.mark.parametrize(("value", "other"), [(7, 7.0), (1, True)])
+def test_numbers_of_another_type_are_other_runs(tmp_path, value, other):
+    """In the configuration, and in a global of the function: 7 // 2 is 3, and 7.0 // 2 is 3.0."""
+    scope, losses = {}, []
+    exec("def kind(config): return {int: 1.0, float: 2.0, bool: 3.0}[type(FILL)]", scope)
+    for fill in (value, other):
+        scope["FILL"] = fill
+        losses.append(quiet_sweep(scope["kind"], tmp_path / "g", {"lr": [1.0]}).best_loss)
+        found = quiet_sweep(lambda c: {int: 1.0, float: 2.0, bool: 3.0}[type(c["fill"])], tmp_path / "c", {"fill": [fill]})
+        losses.append(found.best_loss)
+    assert losses[0] == losses[1] != losses[2] == losses[3]
 
 
 # Folders

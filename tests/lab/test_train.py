@@ -255,9 +255,16 @@ def test_what_cannot_work_is_refused_before_training(tmp_path, change, names):
 
 def test_a_folder_without_room_is_an_error_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(training.Training, "__call__", lambda *_, **__: pytest.fail("it was trained"))
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with pytest.raises(MupError, match="10 MB"):
-        quick_train(tmp_path / "s")
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_100_000))
+    with pytest.raises(MupError, match=r"[2-9]\.\d MB"):
+        quick_train(tmp_path / "s", target={"hidden_channels": 64, "n_modes": (8,)})
+
+
+def test_a_small_model_needs_little_room(tmp_path, monkeypatch):
+    """10 MB once, whatever its size."""
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500_000))
+    quick_train(tmp_path / "s", epochs=1)
+    assert sum(path.stat().st_size for path in (tmp_path / "s").rglob("*")) < 500_000
 
 
 def not_a_number(y_pred, y, **_):
