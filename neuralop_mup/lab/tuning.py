@@ -1,23 +1,24 @@
-"""The calls: ``train`` and ``tune`` of a model on data, ``sweep`` and ``transfer`` of a train function of the user's own.
-Each makes a study, and a loop trains what is missing of it.
-"""
+"""The calls: ``train`` and ``tune`` for a model and data, ``sweep`` and ``transfer`` for a train function of the user."""
 
 import shlex
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from neuralop_mup._version import __version__
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.accuracy import accuracy
+from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices, make_engine
 from neuralop_mup.lab.files import check_room, writing
-from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, make_plan
+from neuralop_mup.lab.outcome import execute, is_complete
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
@@ -31,10 +32,10 @@ from neuralop_mup.lab.training import FNOs, name_of, variable_of
 
 
 def results_of(
-    study: Study, *, folder: str | Path | Records, n_workers: int | None, engine: Any = None, executor: Any = None,
+    study: Study, folder: str | Path | Records, *, n_workers: int | None, engine: Any = None, executor: Any = None,
     progress: bool = True, devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
-    """Train what is missing of a study, as :func:`sweep` says."""
+    """Train the missing runs of a study, as described in :func:`sweep`."""
     made = make_engine(engine, executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
     records = run(study, folder=folder, engine=made, progress=progress)
     return Results(study, study.rows(records), records.folder)
@@ -337,7 +338,7 @@ def train(
     >>> trained.predict(x[:2]).shape, trained.report.name
     (torch.Size([2, 1, 16]), 'report.md')
     """
-    plan = make_plan(
+    decided = decide(
         build,
         data,
         folder,
@@ -363,8 +364,8 @@ def train(
         aux_lr=aux_lr,
         soap=soap,
     )
-    plan.study.train.shows = progress
-    return trained(plan, "train", folder, progress, n_workers=1)
+    decided.study.train.shows = progress
+    return finished(decided, "train", folder, progress, partial(train_here, decided.study, progress))
 
 
 def tune(
@@ -504,7 +505,7 @@ def tune(
     """
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    plan = make_plan(
+    decided = decide(
         build,
         data,
         folder,
@@ -529,22 +530,37 @@ def tune(
         aux_lr=aux_lr,
         soap=soap,
     )
-    place = {"engine": engine, "executor": executor, "n_workers": n_workers, "devices": cuda_devices(device)}
-    return trained(plan, "tune", folder, progress, **place)
+    how = {"engine": engine, "executor": executor, "n_workers": n_workers, "progress": progress}
+    missing = partial(results_of, decided.study, devices=cuda_devices(device), **how)
+    return finished(decided, "tune", folder, progress, missing)
 
 
-def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: Any) -> Tuned:
-    """Train what is missing of a plan, and write the target and the page.
+def train_here(study: Study, progress: bool, records: Records) -> Results:
+    """Train the only run of a study in this process, unless it is kept."""
+    (run,) = study.tuning[0]
+    if records.get(run) is None:
+        for note in filter(None, [*records.notes, records.of_other_releases([run])] if progress else []):
+            print(note, file=sys.stderr)
+        how = {"place": str(records.place(run, make=True).resolve()), "keep": run.keep}
+        records.write(run, execute(__version__, run.train, run.config, **how))
+    study.save(records)
+    return Results(study, study.rows(records), records.folder)
+
+
+def finished(
+    decided: Decided, name: str, folder: str | Path, progress: bool, train_missing: Callable[[Records], Results]
+) -> Tuned:
+    """Train the missing runs, and write the target and the page.
 
     Parameters
     ----------
-    plan : Plan
+    decided : Decided
     name : str
         Of the function that was called.
     folder, progress
         As for :func:`tune`.
-    **place
-        Where runs are executed.
+    train_missing : callable
+        ``train_missing(records)`` trains the runs that the folder does not have.
 
     Raises
     ------
@@ -552,27 +568,28 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
         If the folder cannot be written, or no run of the target completed.
     """
     if progress:
-        print(plan)
-    for note in plan.study.notes:
+        print(decided)
+    for note in decided.study.notes:
         warnings.warn(note, stacklevel=3)
     folder = Path(folder)
-    check_room(folder, plan.n_bytes)
+    check_room(folder, decided.n_bytes)
     with Records(folder).held() as records:  # until the target is read: another command may not train in between
-        return _written(plan, name, records, results_of(plan.study, folder=records, progress=progress, **place))
+        return _written(decided, name, train_missing(records))
 
 
-def _written(plan: Plan, name: str, records: Records, results: Results) -> Tuned:
+def _written(decided: Decided, name: str, results: Results) -> Tuned:
     """Read the target, and write the page."""
-    training, folder = plan.study.train, records.folder
+    study, folder = results.study, results.folder
+    training = study.train
     called, is_of_command = name_of(training.build), isinstance(training.build, FNOs)
     page = {
         "command": f"neuralop-mup {name} … --folder {shlex.quote(str(folder))}"
         if is_of_command
         else f"neuralop_mup.{name}({variable_of(called)}, …, folder={str(folder)!r})",
-        "title": plan.title,
-        "settings": plan.settings,
+        "title": decided.title,
+        "settings": decided.settings,
     }
-    runs = results.cell(plan.study.target, plan.study.rules[0])
+    runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
@@ -582,7 +599,7 @@ def _written(plan: Plan, name: str, records: Records, results: Results) -> Tuned
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     )
     if training.x_shape is not None:
-        there = tuned.model.to(Settings.of({"device": plan.study.fixed["device"]}).device)
+        there = tuned.model.to(Settings.of({"device": study.fixed["device"]}).device)
         with writing(folder):
             page["errors"] = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
         tuned.model.to("cpu")

@@ -1,6 +1,4 @@
-"""All that is decided before the first run: data, sizes, settings, what is searched, if anything is; what cannot work is
-refused.
-"""
+"""Decide everything before the first run: data, sizes, settings and what is searched; refuse what cannot work."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +40,7 @@ Modes = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
-class Plan:
+class Decided:
     """Everything that is decided before the first run.
 
     Attributes
@@ -84,7 +82,7 @@ class Plan:
         }
 
 
-def asked(
+def validated(
     folder: str | Path,
     *,
     target: Mapping[str, Any],
@@ -97,7 +95,7 @@ def asked(
     alone: bool = False,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
-    """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
+    """Validate the arguments that do not depend on the data; nothing is read or built.
 
     Parameters
     ----------
@@ -113,7 +111,7 @@ def asked(
     Returns
     -------
     Study
-        Without a base or learning rates that nobody gave, which :func:`make_plan` finds.
+        Without a base or learning rates that nobody gave, which :func:`decide` finds.
     dict of str to Choice
         The optimizers that its runs may name.
 
@@ -154,7 +152,7 @@ def asked(
     return study, optimizers
 
 
-def make_plan(
+def decide(
     build: Callable[..., nn.Module],
     data: Any,
     folder: str | Path,
@@ -164,7 +162,7 @@ def make_plan(
     score: Any = None,
     processor: Any = None,
     **asking: Any,
-) -> Plan:
+) -> Decided:
     """Read the data, build each size once, choose what nobody gave, and refuse before anything is trained what cannot work.
 
     Parameters
@@ -172,7 +170,7 @@ def make_plan(
     build, data, folder, read, loss, score, processor
         As for :func:`neuralop_mup.tune`.
     **asking
-        As for :func:`asked`.
+        As for :func:`validated`.
 
     Raises
     ------
@@ -181,7 +179,7 @@ def make_plan(
     read = options_of(read)
     hours = asking["epochs"] if asking.get("alone") and isinstance(asking["epochs"], str) else None
     budget = None if hours is None else seconds_of(hours)
-    study, optimizers = asked(folder, **asking | ({"epochs": 1} if budget else {}))
+    study, optimizers = validated(folder, **asking | ({"epochs": 1} if budget else {}))
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
     models = {"target": _built(build, sizes["target"], "target", real=alone)}
@@ -247,7 +245,7 @@ def make_plan(
                     "another width."
                 ) from error
     study = replace(study, train=training, costs={which: n_params(model) for which, model in models.items()})
-    return Plan(
+    return Decided(
         study,
         title=f"{name_of(build)} on {source.title}",
         steps=steps,
