@@ -181,17 +181,8 @@ def compare(
         }
         for name, one in of_ways.items()
     }
-    shared |= {"model": target}
-    ways_of = Study(
-        name=folder.resolve().name,
-        space={},
-        seeds=seeds,
-        rules=tuple(under),
-        under=under,
-        fixed=shared,
-        train=adam.study.train,
-    )
-    records = results_of(ways_of, folder, **how).records
+    parts = {"rules": tuple(under), "under": under, "fixed": {**shared, "model": target}, "train": adam.study.train}
+    records = results_of(Study(name=folder.resolve().name, space={}, seeds=seeds, **parts), folder, **how).records
     ways = {}
     for name, one in of_ways.items():
         own, searched = [r for r in records if r["rule"] == name], searches.get(name)

@@ -168,6 +168,15 @@ def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path
         pass
 
 
+def test_a_run_of_another_release_is_trained_again_and_shown(tmp_path, monkeypatch, capsys):
+    quick_train(tmp_path / "s", epochs=1)
+    for version in ("9.9.0", "9.9.1"):
+        monkeypatch.setattr(torch, "__version__", version)
+        quick_train(tmp_path / "s", epochs=1, progress=True)
+        assert capsys.readouterr().err.count("1 kept run of ") == (version == "9.9.0")
+    assert len(list((tmp_path / "s" / "workspace").iterdir())) == 2
+
+
 @pytest.mark.parametrize("own", [lambda **size: build(**size), build])
 def test_the_lines_that_load_a_model_can_be_pasted(tmp_path, own):
     """Also for a lambda, which has no name."""
