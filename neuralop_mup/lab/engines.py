@@ -1,8 +1,7 @@
-"""Where runs are executed: in this process, in processes of their own, on any executor of processes, Ray's among them.
+"""Where runs are executed: in this process, in processes of their own, or on any executor of processes.
 
-An engine is small: how many runs it takes at once, ``submit(function, *args)`` that gives a ``Future``, and ``close``. A
-future that raises means that the run was lost with its process; the loop tries it once more. Planning and writing are the
-loop's alone.
+An engine has ``capacity`` (runs at once), ``submit(function, *args)``, which returns a ``Future``, and ``close``. If a
+future raises, the run was lost with its process, and the loop tries it once more.
 """
 
 import functools
@@ -10,17 +9,20 @@ import logging
 import multiprocessing
 import os
 import pickle
+import pkgutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
+from neuralop_mup.validation import check_count
 
 _STARTS = 4  # so often a process may be killed before its run begins
 #: Loaded by the process from which the others are forked: torch takes seconds, and again when a model is built on "meta".
@@ -187,9 +189,10 @@ class ExecutorEngine:
 
     Parameters
     ----------
-    executor : concurrent.futures.Executor or callable
-        An executor, or a function without arguments that makes one. Pools of processes break as a whole when one of them
-        dies (loky's, the standard library's); only what a function makes can then be replaced.
+    executor : concurrent.futures.Executor, callable or str
+        An executor, or a function without arguments that makes one, or where it is found: ``"package.module.name"``. Pools
+        of processes break as a whole when one of them dies (loky's, the standard library's); only what a function makes can
+        then be replaced.
     n_workers : int, optional
         Runs at once: as many as the executor has workers. Default: one per core of this machine.
 
@@ -208,10 +211,12 @@ class ExecutorEngine:
     >>> engine.close()
     """
 
-    def __init__(self, executor: Executor | Callable[[], Executor], n_workers: int | None = None) -> None:
+    def __init__(self, executor: Any, n_workers: int | None = None) -> None:
+        with suppress(ImportError, AttributeError, ValueError):
+            executor = pkgutil.resolve_name(executor) if isinstance(executor, str) else executor
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
-            raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
+            raise MupError(f"executor={executor!r} is not a concurrent.futures.Executor, nor a function that returns one.")
         self.executor = executor if self._make is None else self._make()
         self.capacity = n_workers or getattr(self.executor, "room", cores())
 
@@ -237,9 +242,10 @@ class ExecutorEngine:
 
 
 class RayExecutor(Executor):
-    """One Ray task a run, with a GPU of its own where the cluster has any; Ray tries it again when its node dies.
+    """Executor with one Ray task per run, which has a GPU of its own if the cluster has any.
 
-    The cluster is that of this program, else the one of ``RAY_ADDRESS``, else one that is started on this machine.
+    It uses the cluster of this program, or that of ``RAY_ADDRESS``, or starts one on this machine. Ray repeats a task if its
+    node fails. Pass ``executor=RayExecutor()``, or on the command line ``--executor neuralop_mup.lab.engines.RayExecutor``.
 
     Raises
     ------
@@ -251,7 +257,7 @@ class RayExecutor(Executor):
         try:
             import ray
         except ImportError:
-            raise MupError("The engine ray needs the package ray: pip install ray.") from None
+            raise MupError("RayExecutor needs the package ray: pip install ray.") from None
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
@@ -279,11 +285,11 @@ def make_engine(
     n_workers: int | None = None,
     devices: Sequence[str] = (),
 ) -> Any:
-    """The engine that the arguments ask for.
+    """Return the engine for these arguments.
 
     Parameters
     ----------
-    engine : {"local", "ray"} or object like InlineEngine, optional
+    engine : object like InlineEngine, optional
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
     train : callable
@@ -302,18 +308,16 @@ def make_engine(
         For arguments that cannot work.
     """
     if not callable(train):
-        raise MupError(f"train is {train!r}; give a function that takes a config dict and returns a loss.")
-    if n_workers is not None and (not isinstance(n_workers, int) or isinstance(n_workers, bool) or n_workers < 1):
-        raise MupError(f"n_workers={n_workers!r} must be a positive integer, or None for one per core.")
-    if executor is not None and engine is not None:
-        raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
-    if executor is not None or engine == "ray":
-        made: Any = ExecutorEngine(executor or RayExecutor, n_workers)
-        sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
-    elif engine not in (None, "local"):
-        if isinstance(engine, str):
-            raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray'))}")
+        raise MupError(f"train is {train!r}; pass a function that takes a config dict and returns a loss.")
+    if n_workers is not None:
+        check_count("n_workers", n_workers)
+    if isinstance(engine, str) or (executor is not None and engine is not None):
+        raise MupError(f"engine={engine!r} cannot be used: pass only executor, such as executor=RayExecutor().")
+    if engine is not None:
         return engine
+    if executor is not None:
+        made: Any = ExecutorEngine(executor, n_workers)
+        sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
     else:
         size = max(1, min(n_workers or len(devices) or cores(), runs))
         if n_workers == 1 or (size == 1 and len(devices) < 2):

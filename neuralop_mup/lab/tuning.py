@@ -134,11 +134,11 @@ def sweep(
         Runs at once; default one per core, at most one per run, and 1 for a function that other processes cannot import
         (a lambda, or one of a notebook). With 1 the runs are executed in this process, whose thread
         settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads.
-    engine : {"local", "ray"} or object, optional
+    engine : object, optional
         Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
-    executor : concurrent.futures.Executor or callable, optional
-        In the place of an engine: any executor of processes, or a function that makes one (so that it can be replaced when
-        it breaks); give ``n_workers``, as many as it has.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Instead of an engine: any executor of processes, a function that makes one (so that it can be replaced when it
+        breaks), or the name of one (``"package.module.name"``). Pass ``n_workers``, the number of workers that it has.
     progress : bool, default True
         Show progress on stderr.
 
