@@ -60,7 +60,7 @@ _OF_DATA = """data
 problem
     Arguments of the problem, such as --problem.viscosity 0.1.
 read
-    How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`."""
+    How your files are read, such as --read.x KEY; see OwnData."""
 
 
 def _on_data(command: Callable[..., int]) -> Callable[..., int]:
@@ -82,7 +82,7 @@ def _with_arguments_of(function: Callable[..., Any], without: str, documented: C
         entries = [entry for of in (documented or function, function) for entry in _ENTRY.findall(inspect.getdoc(of))]
         told = {name: text for names, text in entries for name in names.split(", ")}
         added = [f"{p.name}\n{told[p.name]}" for p in parameters if p.name not in known and p.name in told]
-        command.__doc__ = "\n".join([inspect.getdoc(command), *added])
+        command.__doc__ = _LINK.sub(r"\1", "\n".join([inspect.getdoc(command), *added]))  # a terminal shows no links
         return command
 
     return extended
@@ -381,19 +381,12 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-class _Parser(ArgumentParser):
-    """Its help comes from docstrings, of which a terminal shows no links."""
-
-    def format_help(self) -> str:
-        return _LINK.sub(r"\1", super().format_help())
-
-
 def parser(command: str | None = None) -> ArgumentParser:
     """jsonargparse's parser of all commands, or of one: it raises ArgumentError for what it cannot read, and takes no
     abbreviations.
     """
     components = COMMANDS if command is None else COMMANDS[command]
-    strict = partial(_Parser, allow_abbrev=False, exit_on_error=False)
+    strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
     return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
 
 

@@ -235,15 +235,7 @@ def decide(
         with looking():  # what is not drawn as its class draws it is refused at the base, which is real
             if not alone:
                 parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
-            try:
-                parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
-            except MupError as error:
-                if base is not None:
-                    raise
-                raise MupError(
-                    f"{error} nm.train(base=…) takes it as arguments of {name_of(build)}: {dict(sizes['target'])} with "
-                    "another width."
-                ) from error
+            parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
     study = replace(study, train=training, costs={which: n_params(model) for which, model in models.items()})
     return Decided(
         study,
@@ -260,8 +252,9 @@ def decide(
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
     """The model of a size: without memory, unless it is to be real or cannot be built otherwise."""
     if isinstance(build, nn.Module) or not callable(build):
-        what = f"build is a model, a {type(build).__name__}, and" if callable(build) else f"build={build!r}"
-        raise MupError(f"{what} must be a function: build(**size) returns a fresh model of that size.")
+        raise MupError(
+            f"build is a {type(build).__name__}; pass a function: build(**size) returns a new model of that size."
+        )
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
     try:

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,15 +71,12 @@ def epochs_within(budget: float, study: Study, training: Training, folder: Path)
     Raises
     ------
     MupError
-        If not even one epoch fits, or if the folder cannot be written or its file is damaged.
+        If not even one epoch fits, or if the folder cannot be written.
     """
     run = study.tuning[0][0]
     path = folder / f"epochs-{fingerprint([training.content(run.config), budget])[:16]}.txt"
-    if path.exists():
-        kept = path.read_text(encoding="utf-8").strip()
-        if not kept.isdecimal():
-            raise MupError(f"{path} is damaged: it holds {kept[:40]!r} where a number of epochs was kept. Remove it.")
-        return int(kept)
+    with suppress(OSError, ValueError):  # not timed yet, or damaged
+        return int(path.read_text(encoding="utf-8"))
     an_epoch = _seconds_of_an_epoch(copy.deepcopy(training), Settings.of(run.config, training.optimizers))
     epochs = int(_SHARE * budget / an_epoch)
     if epochs < 1:

@@ -160,14 +160,10 @@ def copied(value: Any) -> Any:
 def _ended(value: Any) -> dict[str, Any]:
     """The outcome of what ``train`` returned."""
     metrics = dict(value) if isinstance(value, Mapping) else {"loss": value}
-    if "loss" not in metrics:
-        raise TypeError(f"train returned the keys {', '.join(map(str, metrics))}, but no 'loss'; add it.")
     try:
         loss = float(metrics["loss"])
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"train returned {metrics['loss']!r} as the loss; return a number, or a dict with one under 'loss'."
-        ) from None
+    except (KeyError, TypeError, ValueError):
+        raise TypeError(f"train returned {value!r}; return a number, or a dict with one under 'loss'.") from None
     outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
     if math.isfinite(loss):
         return {**outcome, "outcome": COMPLETE, "error": None, "loss": loss}

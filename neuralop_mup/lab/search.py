@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.records import params_key
 
@@ -35,19 +37,13 @@ def log2_grid(low: float, high: float) -> list[float]:
     >>> nm.log2_grid(2**-3, 2)
     [0.125, 0.25, 0.5, 1.0, 2.0]
     """
-    if not (0 < low <= high < math.inf):
+    doublings = math.log2(high / low) if 0 < low <= high < math.inf else math.nan
+    if not math.isclose(doublings, np.rint(doublings), abs_tol=1e-6):
         raise MupError(
-            f"log2_grid({low!r}, {high!r}): both ends must be positive and finite, and the grid runs upwards; give for "
-            "example 2**-12 and 2**-5."
+            f"log2_grid({low!r}, {high!r}): the upper end must be the lower one times a power of two, and both positive and "
+            "finite, such as 2**-12 and 2**-5."
         )
-    doublings = math.log2(high / low)
     n = round(doublings)
-    if abs(doublings - n) > 1e-6:
-        below = low * 2 ** math.floor(doublings)
-        raise MupError(
-            f"log2_grid({low!r}, {high!r}): {high!r} is not {low!r} times a power of two, so a factor-2 grid cannot "
-            f"include both ends; take {below:.6g} or {2 * below:.6g} as the upper end."
-        )
     return [float(low * 2**i) for i in range(n)] + [float(high)]
 
 
@@ -94,11 +90,10 @@ def checked(
     for key in [*space, *fixed]:
         if not isinstance(key, str):
             raise MupError(f"The space has the key {key!r}; keys must be strings, such as 'lr'.")
-        if key in reserved:
-            where = "put it into proxy and target" if key in ("model", "base") else "leave it out"
-            raise MupError(f"{key!r} stands in space or fixed, and the sweep sets itself what it is; {where}.")
-        if key in space and key in fixed:
-            raise MupError(f"{key!r} stands both in space and in fixed; keep it in one of them.")
+        if key in reserved or (key in space and key in fixed):
+            raise MupError(
+                f"{key!r} may be only in space or only in fixed, and {', '.join(reserved)} in neither: the sweep sets them."
+            )
     if not isinstance(seeds, Iterable):
         raise MupError(f"seeds={seeds!r} is one number; give the seeds themselves, such as seeds=({seeds},).")
     seeds = tuple(seeds)

@@ -107,14 +107,11 @@ class Tuned:
         (torch.Size([2, 1, 16]), 'ndarray')
         """
         if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
-            own = self._made["processor"]
+            own = self._made["processor"] or "none"
             raise MupError(
-                f"The target was trained with a processor of your own ({own}), which the folder cannot hold: give it, "
-                "nm.load_tuned(folder, build, processor=…)."
-                if own
-                else "The target was trained on batches as your loaders or data sets gave them, so what units they have is "
-                "not known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
-                "arrays (x, y), which are normalised here."
+                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Pass it, "
+                "nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y); or call "
+                "tuned.model on fields prepared as in training."
             )
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
@@ -136,11 +133,6 @@ class Tuned:
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:
             module.training = training
-        if not torch.isfinite(out).all() and torch.isfinite(fields).all():
-            raise MupError(
-                f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
-                "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
-            )
         out = out[:, 0] if lacks_channels and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
