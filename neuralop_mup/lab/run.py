@@ -1,7 +1,6 @@
-"""The loop that trains what a plan wants: asks it for the runs that are missing until there are none. Only it writes.
+"""The loop that trains the missing runs of a study until there are none.
 
-What a run gave is in the folder before the next one is planned, so a kill at any time loses at most the runs that were under
-way.
+Each result is in the folder before the next run is chosen, so a kill at any time loses at most the runs in progress.
 """
 
 import pickle
@@ -24,18 +23,18 @@ from neuralop_mup.lab.wording import counted
 _LARGE = 1 << 20  # bytes of a train function that are not sent with every run
 
 
-def run(plan: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
-    """Train what a plan wants until it wants nothing more.
+def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
+    """Train the missing runs of a study until there are none.
 
     Parameters
     ----------
-    plan : object
+    study : object
         ``wanted(records)`` gives the runs (``Run`` of ``neuralop_mup.lab.records``) that may start now and are not done, in
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
         ``left(records)``, how many of each size are left, for the time left; and ``save(records)``, called at the end,
         however it ends.
     folder : str, Path or Records
-        Keeps the runs; what is there already is not trained again, whichever plan asked for it.
+        Keeps the runs; what is there already is not trained again, whichever study asked for it.
     engine : object
         Where runs are executed; it is closed at the end.
     progress : bool, default True
@@ -67,9 +66,9 @@ def run(plan: Any, *, folder: str | Path | Records, engine: Any, progress: bool 
     [0.0625, 0.0]
     """
     records = folder if isinstance(folder, Records) else Records(folder, known)
-    display = Progress(getattr(plan, "name", records.folder.name), getattr(plan, "costs", {}), progress)
+    display = Progress(getattr(study, "name", records.folder.name), getattr(study, "costs", {}), progress)
     with closing(engine), closing(display), records.held():
-        loop = _Loop(plan, records, engine, display)
+        loop = _Loop(study, records, engine, display)
         try:
             loop.run()
         except KeyboardInterrupt:
@@ -81,15 +80,15 @@ def run(plan: Any, *, folder: str | Path | Records, engine: Any, progress: bool 
             raise KeyboardInterrupt(text) from None
         finally:
             loop.forget()
-            getattr(plan, "save", lambda records: None)(records)
+            getattr(study, "save", lambda records: None)(records)
         return records
 
 
 class _Loop:
-    """Hands the runs that a plan wants to an engine, and takes in what comes back."""
+    """Sends the missing runs of a study to an engine, and keeps the results."""
 
-    def __init__(self, plan: Any, records: Records, engine: Any, display: Progress) -> None:
-        self.plan = plan
+    def __init__(self, study: Any, records: Records, engine: Any, display: Progress) -> None:
+        self.study = study
         self.records = records
         self.engine = engine
         self.display = display
@@ -130,10 +129,10 @@ class _Loop:
     def _ask(self) -> Counter:
         """Queue what is wanted now. How many of each size are left."""
         under_way = {run.id for run in self._pending.values()}
-        wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
+        wanted = {run.id: run for run in self.study.wanted(self.records) if run.id not in under_way}
         self._queue.extend(wanted.values())
         missing = Counter(run.labels.get("size") for run in [*wanted.values(), *self._pending.values()])
-        left = Counter(getattr(self.plan, "left", lambda records: missing)(self.records))
+        left = Counter(getattr(self.study, "left", lambda records: missing)(self.records))
         self.display.left(left)
         return left
 
@@ -178,7 +177,7 @@ class _Loop:
             return
         if not is_final(outcome):
             self.records.give_up(run)
-        if not is_complete(outcome):  # its plan may not want the other seeds of this point any more: it is asked anew
+        if not is_complete(outcome):  # its study may not want the other seeds of this point any more: ask it again
             point = {**run.labels, "seed": None}
             self._queue = deque(other for other in self._queue if {**other.labels, "seed": None} != point)
         self._lost &= {other.id for other in self._queue}

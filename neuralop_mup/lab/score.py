@@ -136,8 +136,8 @@ class Score:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
             shown = f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(number)
             raise MupError(
-                f"The score {self.name} returns {shown}; it must be one number of at least 0, the lower the better, such as an "
-                "error and not its negative."
+                f"The score {self.name} returns {shown}; it must be one number of at least 0, the lower the better, such as "
+                "an error and not its negative."
             )
         return float(number)
 

@@ -109,8 +109,8 @@ class Tuned:
         if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
             own = self._made["processor"] or "none"
             raise MupError(
-                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Pass it, "
-                "nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y); or call "
+                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Pass "
+                "it, nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y); or call "
                 "tuned.model on fields prepared as in training."
             )
         check_count("batch_size", batch_size, "samples")

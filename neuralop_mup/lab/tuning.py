@@ -538,11 +538,17 @@ def tune(
 def train_here(study: Study, progress: bool, records: Records) -> Results:
     """Train the only run of a study in this process, unless it is kept."""
     (run,) = study.tuning[0]
-    if records.get(run) is None:
-        for note in filter(None, [*records.notes, records.of_other_releases([run])] if progress else []):
+
+    def show(*notes: str) -> None:
+        for note in filter(None, notes if progress else ()):
             print(note, file=sys.stderr)
+
+    if records.get(run) is None:
+        show(*records.notes, records.of_other_releases([run]))
         how = {"place": str(records.place(run, make=True).resolve()), "keep": run.keep}
-        records.write(run, execute(__version__, run.train, run.config, **how))
+        outcome = execute(__version__, run.train, run.config, **how)
+        records.write(run, outcome)
+        show(*outcome["metrics"].get("notes", ()))
     study.save(records)
     return Results(study, study.rows(records), records.folder)
 
