@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.outcome import is_complete, is_final
 from neuralop_mup.lab.records import Run, content_hash
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
@@ -44,6 +44,23 @@ class Lines:
                     return {"id": None, **line, "metrics": line}
                 self.refused.add(tuple(called.values()))
         return None
+
+
+class Folder:
+    """Records of a folder of runs, whatever release trained them."""
+
+    def __init__(self, path: Path) -> None:
+        self._places: dict[str, Path] = {}
+        for file in path.glob("workspace/*/signac_statepoint.json"):
+            content = json.loads(file.read_text(encoding="utf-8"))
+            content.pop("releases", None)
+            self._places[content_hash(content)] = file.with_name("signac_job_document.json")
+
+    def get(self, run: Run) -> dict[str, Any] | None:
+        """The record of a run that would end in the same way again; else None."""
+        path = self._places.get(content_hash(run.content))
+        record = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
+        return record if record is not None and is_final(record) else None
 
 
 class Asked:

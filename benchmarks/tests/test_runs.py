@@ -162,6 +162,7 @@ def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, mon
     monkeypatch.setattr(outcome, "__version__", "9.9.0")
     (again, *_) = run.EXPERIMENTS["timing"].tiny().wanted(PlantedRecords())
     assert Records(tmp_path).get(again) is None
+    assert kept.Folder(tmp_path).get(again)["loss"] == 1.0
     found = kept.Lines(tmp_path / "timing.jsonl").get(again)
     assert (found["loss"], found["release"]) == (1.0, "0.4")
 
