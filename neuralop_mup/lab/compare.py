@@ -17,9 +17,8 @@ from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results, seconds
-from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.study import Study, edge_of
 from neuralop_mup.lab.tuning import results_of
 from neuralop_mup.optim.musoap.optimizer import default_lr
 

@@ -9,9 +9,8 @@ from typing import Any
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.search import edge_of, is_number
 from neuralop_mup.lab.statistics import told_apart
-from neuralop_mup.lab.study import the
+from neuralop_mup.lab.study import edge_of, is_number, the
 
 # What a study showed
 

@@ -4,6 +4,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
@@ -15,7 +16,7 @@ from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.search import log2_grid
+from neuralop_mup.lab.study import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap import optimizer as musoap
@@ -114,11 +115,8 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
         If there is no such optimizer, or if it is a class that says nothing of how a plan makes it.
     """
     known = {**{key.lower(): key for key in OPTIMIZERS}, **{name.lower(): key for name, key in _CLASSES.items()}}
-    if isinstance(given, str) and "." in given:
-        try:
-            given = pkgutil.resolve_name(given)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise MupError(f"There is no optimizer {given!r}: {error}.") from error
+    with suppress(ImportError, AttributeError, ValueError):
+        given = pkgutil.resolve_name(given) if isinstance(given, str) and "." in given else given
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if isinstance(given, str) or (name in _CLASSES and given.__module__.startswith("neuralop_mup.")):
         if name.lower() not in known:

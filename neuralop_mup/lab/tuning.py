@@ -24,9 +24,8 @@ from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Settings
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.study import Study, checked
 from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, name_of, variable_of
 
