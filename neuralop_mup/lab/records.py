@@ -81,7 +81,8 @@ def described(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {str(k).replace(".", "/"): described(v) for k, v in value.items()}
+        keys = [k if isinstance(k, str) else f"{type(k).__name__} {k}" for k in value]  # 1 and "1" differ
+        return {key.replace(".", "/"): described(v) for key, v in zip(keys, value.values(), strict=True)}
     if isinstance(value, (list, tuple, range)):
         return [described(v) for v in value]
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:

@@ -64,6 +64,7 @@ def test_the_content_as_json():
     assert described({"lr_mult.spectral": 2, "lr": 2.5}) == {"lr_mult/spectral": 2, "lr": 2.5}
     assert described({"train": bowl, "x": [np.arange(3)]}) == {"train": fingerprint(bowl), "x": [fingerprint(np.arange(3))]}
     assert [json.dumps(described(value)) for value in (7, 7.0, True)] == ["7", "7.0", "true"]
+    assert len({json.dumps(described({key: 0})) for key in (1, 1.0, "1", True)}) == 4
 
 
 def test_the_hash_of_plain_content_never_changes():
