@@ -237,9 +237,9 @@ class Settings:
             raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
         choice = self.choice
         for name in ("lr", "weight_decay"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(choice, name))
-            check_number(name, getattr(self, name))
+            value = getattr(choice if getattr(self, name) is None else self, name)
+            check_number(name, value)
+            object.__setattr__(self, name, float(value))  # 1 and 1.0 train in the same way, so they are one run
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
         check_decay("beta2", self.beta2)

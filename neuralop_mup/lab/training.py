@@ -194,7 +194,8 @@ class Unrolled(nn.Module):
 
     def __init__(self, model: nn.Module, data: ProblemData) -> None:
         super().__init__()
-        self.model, self.steps, self.history, self.pushforward = model, data.rollout, data.history, data.pushforward
+        self.model, self.steps, self.history = model, data.rollout, data.history
+        self.pushforward = getattr(data, "pushforward", False)
 
     def forward(self, x: torch.Tensor, **batch: Any) -> torch.Tensor:
         """Predictions of all steps, in the order of ``y``."""
