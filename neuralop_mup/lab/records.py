@@ -151,6 +151,11 @@ class Records:
             with writing(self.folder):
                 (self.folder / _OURS).touch()
             yield self
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"Stopped. Finished runs are in {self.folder}; the same command resumes there. A run in progress continues "
+                "from its last checkpoint. There is one every five minutes; a shorter run begins again."
+            ) from None
         finally:
             self._lock.release()
 

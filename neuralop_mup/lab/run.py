@@ -71,13 +71,6 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
         loop = _Loop(study, records, engine, display)
         try:
             loop.run()
-        except KeyboardInterrupt:
-            text = (
-                f"Stopped. Finished runs are in {records.folder}; the same command resumes there. A run that was under way "
-                "continues from its last checkpoint. There is one every five minutes; a shorter run begins again."
-            )
-            display.note(text)
-            raise KeyboardInterrupt(text) from None
         finally:
             loop.forget()
             getattr(study, "save", lambda records: None)(records)

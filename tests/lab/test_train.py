@@ -115,7 +115,7 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(training._Trainer, "on_epoch_start", starting)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=str(tmp_path / "s")):
         quick_train(tmp_path / "s")
     assert not (tmp_path / "s" / "report.md").exists()
     killed.clear()
