@@ -396,14 +396,12 @@ def checked(
             raise MupError(
                 f"{key!r} may be only in space or only in fixed, and {', '.join(reserved)} in neither: the sweep sets them."
             )
-    if not isinstance(seeds, Iterable):
-        raise MupError(f"seeds={seeds!r} is one number; give the seeds themselves, such as seeds=({seeds},).")
-    seeds = tuple(seeds)
-    if not seeds or not all(isinstance(s, Integral) for s in seeds) or len(set(seeds)) != len(seeds):
-        raise MupError(f"seeds={seeds!r} must be distinct integers, at least one, such as seeds=(0, 1, 2).")
+    listed = tuple(seeds) if isinstance(seeds, Iterable) else ()
+    if not listed or not all(isinstance(s, Integral) for s in listed) or len(set(listed)) != len(listed):
+        raise MupError(f"seeds={seeds!r} must be a sequence of distinct integers, such as seeds=(0, 1, 2).")
     space = {key: _grid(key, values) for key, values in space.items()}
     # NumPy's integers cannot be written down.
-    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, seeds))}
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}
 
 
 def _grid(key: str, values: Any) -> list[Any]:

@@ -30,7 +30,7 @@ TRANSFER = {"proxy": {"width": 8}, "target": {"width": 64}, "space": {"lr": GRID
         ({"lr": [math.nan]}, {}, "lr nan"),
         ({"seed": [1]}, {}, "seed"),
         ({"lr": [1]}, {"fixed": {"lr": 2}}, "lr space fixed"),
-        ({"lr": [1]}, {"seeds": 3}, "seeds=(3,)"),
+        ({"lr": [1]}, {"seeds": 3}, "seeds=3 seeds=(0,1,2)"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
         ({"lr": [1]}, {"engine": "ray"}, "'ray' executor=RayExecutor()"),
         ({"lr": [1]}, {"executor": "no.such.module"}, "executor='no.such.module'"),
