@@ -30,7 +30,7 @@ from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked
-from neuralop_mup.lab.training import Losses, Training, build_model, losses_of, n_params, name_of, quiet, untouched
+from neuralop_mup.lab.training import Losses, Training, build_model, function_name, losses_of, n_params, quiet, untouched
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -212,7 +212,7 @@ def decide(
     first = models[study.base]
     usual = Settings.of({**study.fixed, **study.example}, optimizers)
     losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
-    check_batch(f"{name_of(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
+    check_batch(f"{function_name(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
     check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
     x_shape = (sample["x"].shape[1], *grid) if grid else None
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, x_shape)
@@ -243,7 +243,7 @@ def decide(
     study = replace(study, train=training, costs={which: n_params(model) for which, model in models.items()})
     return Decided(
         study,
-        title=f"{name_of(build)} on {source.title}",
+        title=f"{function_name(build)} on {source.title}",
         steps=steps,
         told=told,
         n_bytes=_PAGE + _BYTES * n_params(models["target"]),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
-from neuralop_mup.lab.wording import name_of
+from neuralop_mup.lab.wording import in_words
 
 GREY, FAINT = "#555555", "#e6e6e6"
 SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
@@ -163,7 +163,7 @@ def plot_curves(
             marks.append("× a seed failed")
     ticks_at(axes, values)
     value_axis(axes)
-    axes.set_xlabel(name_of(name), fontsize=TEXT)
+    axes.set_xlabel(in_words(name), fontsize=TEXT)
     axes.set_ylabel(loss, fontsize=TEXT)
     axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), labelspacing=1.0)
     return finish(figure, path, title, list(dict.fromkeys(marks)))

@@ -1,7 +1,7 @@
-"""Runs that are kept in a folder: each by the hash of everything that its result depends on.
+"""Runs that are kept in a folder, each under the hash of everything that its result depends on.
 
-Each run has a folder ``workspace/<id>`` with its content, its result, and its checkpoint or weights. A folder can hold any
-number of studies.
+Each run has a folder ``workspace/<id>`` with its content, its result, and its checkpoint or weights. A folder can contain
+any number of studies.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from neuralop_mup.lab.wording import counted
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 #: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
 _CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
-#: Seconds to wait for the lock: a command that is killed leaves it to its workers until they close their files.
+#: Seconds to wait for the lock: the workers of a killed command hold it until they close their files.
 _INHERITED = 0.5
-#: What says that a folder is ours, and of this version's keys; and what versions without it left in the folder of a study.
+#: A file that marks our folders, and files of studies before release 0.3, which did not write it.
 _OURS, _FORMER = ".neuralop_mup", ("journal.log", "config.json", "study.json", ".signac")
 
 
 class Run:
-    """One run: what it is, what trains it, and what the study that wants it calls it.
+    """One run: its content, its train function, and its labels in a study.
 
     Parameters
     ----------
@@ -40,14 +40,14 @@ class Run:
         Everything that its result depends on, except for :func:`~neuralop_mup.lab.outcome.releases`, which the run's key
         contains, too. :func:`described` makes it plain.
     config : mapping
-        What ``train`` is given.
+        The argument of ``train``.
     keep : bool
-        Whether the weights are wanted.
+        Whether to keep the weights.
     train : callable, optional
-        ``train(config) -> float`` or a dict with ``"loss"``. With a true attribute ``keeps_files`` it is also given
-        ``place``, the folder of its checkpoint and weights, and ``keep``.
+        ``train(config) -> float`` or a dict with ``"loss"``. If its attribute ``keeps_files`` is true, it is also called
+        with ``place``, the folder of its checkpoint and weights, and ``keep``.
     labels
-        What a table calls it: ``size``, ``rule``, ``params``, ``seed``.
+        Columns of a table: ``size``, ``rule``, ``params``, ``seed``.
     """
 
     def __init__(
@@ -96,48 +96,48 @@ def params_key(params: Mapping[str, Any]) -> str:
 
 
 class Records:
-    """The runs of a folder, as one command sees them. It alone writes there, as long as it is :meth:`held`.
+    """The runs of a folder, as one command sees them. Only one command can hold a folder (:meth:`held`) and write to it.
 
     Parameters
     ----------
     folder : str or Path
     known : object, optional
-        Further records, which are only read: ``known.get(run)`` gives what a run gave, or None.
+        Further records, read-only: ``known.get(run)`` returns the record of a run, or None.
 
     Raises
     ------
     MupError
-        If it is a file, or a study of an earlier version.
+        If the folder is a file, or contains a study of release 0.2 or before.
     """
 
     def __init__(self, folder: str | Path, known: Any = None) -> None:
         self.folder = Path(folder)
         self._lock = FileLock(self.folder / ".lock")
         self.known = known
-        self.notes: list[str] = []  # what was found damaged
+        self.notes: list[str] = []  # on damaged records
         self._read: dict[str, dict[str, Any] | None] = {}
         self._given_up: set[str] = set()
-        self.ended: dict[tuple, list[dict[str, Any]]] = {}  # what points gave that a study found done, by their runs
-        self._written: set[str] = set()  # by this command, which trains no run twice for its weights
+        self.ended: dict[tuple, list[dict[str, Any]]] = {}  # a study's cache: runs of a finished point → records
+        self._written: set[str] = set()  # by this command, which does not repeat a run because of its weights
         if self.folder.exists() and not self.folder.is_dir():
-            raise MupError(f"{self.folder} is a file, and not a folder for results: choose another.")
+            raise MupError(f"{self.folder} is a file. Results need a folder: choose another name.")
         former = [name for name in _FORMER if (self.folder / name).exists()]
         if former and not (self.folder / _OURS).exists():
             raise MupError(
-                f"{self.folder} holds a study of an earlier version of neuralop_mup, 0.2.0 or before ({', '.join(former)}), "
-                "which told runs apart by less, and is left as it is: read it with that version, or choose another folder."
+                f"{self.folder} contains a study of neuralop_mup 0.2.0 or before ({', '.join(former)}), whose results cannot "
+                "be reused. Read it with that release, or choose another folder."
             )
 
     @contextmanager
     def held(self) -> Iterator["Records"]:
-        """Make the folder and hold its lock, which the system drops when the process ends, however it ends.
+        """Create the folder and hold its lock, which the system releases when the process ends, however it ends.
 
         The same records may hold it several times.
 
         Raises
         ------
         MupError
-            If another command holds it, or it cannot be written.
+            If another command holds the folder, or it cannot be written.
         """
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ class Records:
                 self._lock.acquire(timeout=_INHERITED)
             except Timeout:
                 raise MupError(
-                    f"Another run is using the study folder {self.folder}; wait for it to end, or choose another."
+                    f"Another command is using the folder {self.folder}. Wait until it ends, or choose another folder."
                 ) from None
         try:
             with writing(self.folder):
@@ -160,7 +160,7 @@ class Records:
             self._lock.release()
 
     def place(self, run: Run, make: bool = False) -> Path:
-        """Folder of a run's files."""
+        """Return the folder of a run's files; ``make``: create it, with the content of the run."""
         place = self.folder / "workspace" / run.id
         if make:
             with writing(self.folder):
@@ -187,9 +187,9 @@ class Records:
         )
 
     def get(self, run: Run) -> dict[str, Any] | None:
-        """What a run gave, where nothing of it is left to do: it would end so again, or was given up in this command.
+        """Return the record of a run that needs no training: it would end in the same way, or this command gave it up.
 
-        A complete run whose weights are wanted, and are not here or damaged, is to be trained again.
+        Return None for a complete run whose weights are needed, and are missing or damaged.
         """
         record = self.read(run)
         if record is None or (not is_final(record) and run.id not in self._given_up):
@@ -199,7 +199,7 @@ class Records:
         return record
 
     def read(self, run: Run) -> dict[str, Any] | None:
-        """What a run gave last, however it ended."""
+        """Return the last record of a run, however it ended."""
         if run.id not in self._read:
             path = self.place(run) / _DOCUMENT
             try:
@@ -212,9 +212,9 @@ class Records:
         return self._read[run.id]
 
     def write(self, run: Run, record: Mapping[str, Any]) -> None:
-        """Keep what a run gave; whoever is killed here leaves the former record or the new one.
+        """Write the record of a run. A kill here leaves the former record or the new one.
 
-        A run that ended by itself has no use for its checkpoint any more, and its weights are safe by now.
+        The checkpoint of a run that would end in the same way is removed: its weights are complete by now.
         """
         place = self.place(run, make=True)
         put(self.folder, place / _DOCUMENT, json.dumps(record, allow_nan=False))
@@ -224,7 +224,7 @@ class Records:
             remove_file(place / CHECKPOINT)
 
     def give_up(self, run: Run) -> None:
-        """Take the last failure of a run for its result, as long as this command runs."""
+        """Accept the last failure of a run as its result, for this command."""
         self._given_up.add(run.id)
 
 
@@ -233,8 +233,8 @@ def _text(made: Mapping[str, str]) -> str:
 
 
 def _checked(record: Any) -> dict[str, Any]:
-    """A record that was read; ValueError, KeyError or TypeError where a file was changed or cut."""
+    """Return the record of a file; raise ValueError, KeyError or TypeError if the file was changed or truncated."""
     whole = record["outcome"] in KINDS and isinstance(record["metrics"], dict) and {"error", "seconds"} <= record.keys()
     if not whole or (is_complete(record) and not math.isfinite(record["loss"])):
-        raise ValueError("it is no record of a run")
+        raise ValueError("it is not a record of a run")
     return record

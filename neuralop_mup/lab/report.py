@@ -48,7 +48,7 @@ def verdict(results: Results) -> list[str]:
         if edge := edge_of(value, study.space.get(name)):
             of = f" of {the(study.base)}" if study.base else ""
             said.append(
-                f"The best {wording.name_of(name)}{of}, {wording.number(value)}, is the {edge} that was searched, so the "
+                f"The best {wording.in_words(name)}{of}, {wording.number(value)}, is the {edge} that was searched, so the "
                 f"optimum may lie outside: extend its grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
@@ -283,4 +283,4 @@ def _figure(results: Results, title: str) -> str:
         label = f"{labels[study.target]}\n{wording.rule_name(rule)}"
         curves.append((label, rule, {value: losses} if losses else {}))
     plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
-    return f"![Loss against {wording.name_of(name)}: the base's curve, and what was trained with its best]({name}.png)"
+    return f"![Loss against {wording.in_words(name)}: the base's curve, and what was trained with its best]({name}.png)"

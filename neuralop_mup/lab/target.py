@@ -25,7 +25,7 @@ from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.training import name_of, quiet, variable_of
+from neuralop_mup.lab.training import function_name, quiet, variable_of
 from neuralop_mup.validation import check_count
 
 
@@ -199,8 +199,8 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     with suppress(MupError):  # of what cannot be looked into nothing is known
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
-                f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
-                "version of a package is another one. Its target may predict otherwise; give the function as it was.",
+                f"The function {function_name(build)} has changed since {folder} was tuned: its code, what it uses, or the "
+                "version of a package. The target may predict other values. Pass the function as it was.",
                 stacklevel=2,
             )
     return tuned
@@ -232,7 +232,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
         model.load_state_dict(content["weights"])
     except Exception as error:  # the function is the user's
         raise MupError(
-            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {folder}: "
+            f"{function_name(builder)}({_arguments(made['size'])}) does not give the model in {folder}: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Give the function that was tuned, as it was."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)

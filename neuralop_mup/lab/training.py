@@ -75,7 +75,7 @@ class FNOs:
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
     """The model of a size; MupError where that fails."""
-    call = f"{name_of(build)}(**{dict(size)})"
+    call = f"{function_name(build)}(**{dict(size)})"
     try:
         model = build(**size)
     except MupError:
@@ -92,7 +92,7 @@ def n_params(model: nn.Module) -> int:
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
-def name_of(build: Any) -> str:
+def function_name(build: Any) -> str:
     """What a function that builds models is called."""
     return getattr(build, "name", None) or getattr(build, "__qualname__", type(build).__name__)
 
@@ -320,7 +320,7 @@ class Training:
         is_fno = isinstance(self.build, FNOs)
         channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
         return {
-            "build": name_of(self.build),
+            "build": function_name(self.build),
             "is_fno": is_fno,
             "build_is": self.fingerprints["build"],
             "size": {**channels, **s.model},

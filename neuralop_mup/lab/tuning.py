@@ -27,7 +27,7 @@ from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.settings import Settings
 from neuralop_mup.lab.study import Study, checked
 from neuralop_mup.lab.target import Tuned, load_target
-from neuralop_mup.lab.training import FNOs, name_of, variable_of
+from neuralop_mup.lab.training import FNOs, function_name, variable_of
 
 
 def results_of(
@@ -586,7 +586,7 @@ def _written(decided: Decided, name: str, results: Results) -> Tuned:
     """Read the target, and write the page."""
     study, folder = results.study, results.folder
     training = study.train
-    called, is_of_command = name_of(training.build), isinstance(training.build, FNOs)
+    called, is_of_command = function_name(training.build), isinstance(training.build, FNOs)
     page = {
         "command": f"neuralop-mup {name} … --folder {shlex.quote(str(folder))}"
         if is_of_command
