@@ -124,7 +124,7 @@ class Records:
         former = [name for name in _FORMER if (self.folder / name).exists()]
         if former and not (self.folder / _OURS).exists():
             raise MupError(
-                f"{self.folder} contains a study of neuralop_mup 0.2.0 or before ({', '.join(former)}), whose results cannot "
+                f"{self.folder} contains a study of neuralop_mup 0.2.0 or before ({', '.join(former)}). Its results cannot "
                 "be reused. Read it with that release, or choose another folder."
             )
 
