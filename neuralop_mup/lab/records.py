@@ -59,11 +59,8 @@ class Run:
         train: Callable[..., Any] | None = None,
         **labels: Any,
     ) -> None:
-        self.content = described(content)
-        self.config = dict(config)
-        self.keep = keep
-        self.train = train
-        self.labels = labels
+        self.content, self.config = described(content), dict(config)
+        self.keep, self.train, self.labels = keep, train, labels
         self.id = content_hash({**self.content, "releases": releases()})
 
 

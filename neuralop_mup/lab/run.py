@@ -72,7 +72,9 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
         try:
             loop.run()
         finally:
-            loop.forget()
+            for path in records.folder.glob("train-*.pt"):  # from which workers read train functions
+                with suppress(OSError):  # Windows keeps what is mapped
+                    path.unlink()
             getattr(study, "save", lambda records: None)(records)
         return records
 
@@ -81,10 +83,7 @@ class _Loop:
     """Sends the missing runs of a study to an engine, and keeps the results."""
 
     def __init__(self, study: Any, records: Records, engine: Any, display: Progress) -> None:
-        self.study = study
-        self.records = records
-        self.engine = engine
-        self.display = display
+        self.study, self.records, self.engine, self.display = study, records, engine, display
         self._queue: deque[Run] = deque()
         self._pending: dict[Future, Run] = {}
         self._lost: set[str] = set()  # runs that their surroundings ended: they are tried once more, one by one
@@ -106,12 +105,6 @@ class _Loop:
             self.display.tick()
             for future in ended:
                 self._settle(self._pending.pop(future), future)
-
-    def forget(self) -> None:
-        """Remove what others read train functions from."""
-        for path in self.records.folder.glob("train-*.pt"):
-            with suppress(OSError):  # Windows keeps what is mapped
-                path.unlink()
 
     def _next(self) -> Run | None:
         """A run that is wanted and not under way."""
