@@ -20,7 +20,7 @@ from neuralop_mup.lab.progress import Progress
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
 
-_LARGE = 1 << 20  # bytes of a train function that are not sent with every run
+_LARGE = 1 << 20  # bytes: a larger train function is not sent with each run
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -86,11 +86,11 @@ class _Loop:
         self.study, self.records, self.engine, self.display = study, records, engine, display
         self._queue: deque[Run] = deque()
         self._pending: dict[Future, Run] = {}
-        self._lost: set[str] = set()  # runs that their surroundings ended: they are tried once more, one by one
+        self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
         self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
-        """Until nothing is wanted any more."""
+        """Train until no run is missing."""
         left = self._ask()
         self.display.note(f"{self.display.name}: {counted(left.total(), 'run')}; results in {self.records.folder}")
         others = self.records.of_other_releases(self._queue)
@@ -107,13 +107,13 @@ class _Loop:
                 self._settle(self._pending.pop(future), future)
 
     def _next(self) -> Run | None:
-        """A run that is wanted and not under way."""
+        """Return a missing run that is not in progress, if there is one."""
         if not self._queue:
             self._ask()
         return self._queue.popleft() if self._queue else None
 
     def _ask(self) -> Counter:
-        """Queue what is wanted now. How many of each size are left."""
+        """Queue the missing runs, and return the number of runs of each size that are left."""
         under_way = {run.id for run in self._pending.values()}
         wanted = {run.id: run for run in self.study.wanted(self.records) if run.id not in under_way}
         self._queue.extend(wanted.values())
@@ -129,7 +129,7 @@ class _Loop:
         self._pending[self.engine.submit(execute, __version__, self._travelling(run.train), run.config, **how)] = run
 
     def _travelling(self, train: Any) -> Any:
-        """A train function; or where it holds much, which would travel with each run, what reads it from the folder."""
+        """Return a train function, or for a large one a reference to a file of the folder."""
         if isinstance(self.engine, InlineEngine):
             return train
         if id(train) not in self._sent:
@@ -143,7 +143,7 @@ class _Loop:
         return self._sent[id(train)][1]
 
     def _settle(self, run: Run, future: Future) -> None:
-        """Take in what a run gave, or what became of its process."""
+        """Keep the outcome of a run, or of its process."""
         error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, MupError):
             raise error
@@ -155,7 +155,7 @@ class _Loop:
         for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
             self.display.note(note)
         self.records.write(run, outcome)
-        # One death may take others along, and memory may be short for several: only a run by itself can be blamed.
+        # A run may be lost because of others: their death, or memory that is too small for several. Repeat it by itself.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)
             self._queue.appendleft(run)
