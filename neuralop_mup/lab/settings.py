@@ -131,18 +131,12 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
     return name, {**OPTIMIZERS, name: Choice(make, betas=False, is_own=True)}
 
 
-#: Arguments of MuSOAP whose names changed, and their names in kept runs.
-KEPT_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
-
-
 def optimizer_arguments(s: "Settings") -> dict[str, Any]:
-    """Every argument of a run's optimizer, those that nobody gave among them; none of the user's own."""
+    """Return all arguments of a run's optimizer, including defaults; none for an optimizer of the user."""
     if s.choice.is_own:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
-    # Kept runs do not have ``start_error``, which came later and does nothing unless it is given.
-    known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "start_error"}
-    return {KEPT_NAMES.get(name, name): value for name, value in {**known, **s.arguments}.items()}
+    return {**{p.name: p.default for p in parameters if p.default is not p.empty}, **s.arguments}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +219,7 @@ class Settings:
                         f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it belongs "
                         f"to the optimizer {key}."
                     )
-                values["arguments"] = {**value}
+                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}  # of release 0.3
             elif key in known:
                 values[key] = {**value, **values.get(key, {})} if key in _MASTERS else value
             else:
@@ -286,8 +280,6 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
         given["adamw_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
-    if "period" in given:  # the name in runs of release 0.3
-        given["mode_stride"] = given.pop("period")
     optimizer = choice.make(model, s.lr, steps) if choice.is_own else choice.make(model, **given)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise MupError(f"The optimizer {s.optimizer} makes {optimizer!r}, and must make a torch.optim.Optimizer.")
