@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import EXPERIMENTS, pages
-from experiments.kept import METRICS, Asked, Lines
+from experiments.kept import METRICS, Asked, Folder, Lines
 from neuralop_mup.lab.engines import InlineEngine, LocalEngine
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.run import run as train_missing
@@ -48,14 +48,15 @@ def main() -> None:
         sys.exit(write_pages(args.check))
     experiment = EXPERIMENTS[args.experiment].tiny() if args.tiny else EXPERIMENTS[args.experiment]
     measured = pages.RESULTS / f"{args.experiment}.jsonl"
-    known = Lines(measured) if measured.exists() and not args.tiny else None
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
+    lines = [Lines(measured)] if measured.exists() and not args.tiny else []
+    known = Asked(*lines, Folder(folder))
     if not args.report:
         if hasattr(experiment, "cannot") and (said := experiment.cannot()):
             sys.exit(said)
         engine = InlineEngine() if args.workers == 1 else LocalEngine(args.workers)
         train_missing(experiment, folder=folder, engine=engine, known=known)
-    kept = Asked(Lines(folder)) if folder.is_file() else Asked(Records(folder), *filter(None, [known]))
+    kept = Asked(Lines(folder)) if folder.is_file() else Asked(Records(folder), *known.places)
     sys.stdout.write(experiment.table(kept))
     tell_missing(experiment, kept)
     if args.export is not None:
@@ -67,12 +68,14 @@ def main() -> None:
 
 
 def described(name: str) -> str:
-    """An experiment in a line, with the number of its runs that are in benchmarks/results and the time that they took."""
+    """Describe an experiment in a line, with the runs that are in benchmarks/results: number, time and releases."""
     path = pages.RESULTS / f"{name}.jsonl"
-    lines = Lines(path).lines if path.exists() else []
-    runs = {line.get("id") or number: line for number, line in enumerate(lines)}  # rules may share the runs of a base
+    if not path.exists():
+        return f"{name}: {EXPERIMENTS[name].about} (not measured)"
+    lines = Lines(path)
+    runs = {line.get("id") or number: line for number, line in enumerate(lines.lines)}  # rules may share the runs of a base
     hours = sum(line.get("seconds") or 0 for line in runs.values()) / 3600
-    done = f"{len(runs)} runs, {hours:.1f} hours of one core" if runs else "not measured"
+    done = f"{len(runs)} runs of release {lines.releases}, {hours:.1f} hours of one core"
     return f"{name}: {EXPERIMENTS[name].about} ({done})"
 
 

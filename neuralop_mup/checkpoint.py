@@ -1,13 +1,15 @@
 """Save and load plans: in plan files, in state dicts, and in neuralop's checkpoint folders."""
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.infshape import GROWS
@@ -24,6 +26,9 @@ from neuralop_mup.core.width_dims import assign_roles
 from neuralop_mup.errors import MupError, listed
 from neuralop_mup.files import replace_file
 from neuralop_mup.optim.checks import check_same_groups
+
+# Activations that neuralop's state dicts contain as arguments of a constructor.
+_ACTIVATIONS = [getattr(functional, name) for name in ("elu", "gelu", "leaky_relu", "mish", "relu", "selu", "silu", "tanh")]
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
@@ -58,7 +63,7 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
         part.write_text(plan.to_json())
 
 
-def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> nn.Module:
+def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan, *, trusted: bool = False) -> nn.Module:
     """Attach a saved plan to a model without rescaling its weights.
 
     Use it for a model with weights from a checkpoint, before or after loading them. ``MuSOAP`` then uses its learning rate
@@ -69,8 +74,10 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     model : torch.nn.Module
         The model, wrapped or not, sharded or not.
     source : path, mapping or Plan
-        A file from :func:`save_plan`, a state dict, a file with a state dict, or a plan. State dict files are unpickled:
-        only load files that you trust.
+        A file from :func:`save_plan`, a state dict, a file with a state dict, or a plan.
+    trusted : bool, default False
+        Whether to load a file that contains other objects than tensors, plain values and layers of neuralop and torch.
+        Such a file can run any code: only pass True if you trust its source.
 
     Returns
     -------
@@ -80,7 +87,8 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     Raises
     ------
     MupError
-        If the source is unreadable or has no plan, or the plan does not fit the model. The model does not change then.
+        If the source is unreadable, could run code or has no plan, or the plan does not fit the model. The model does not
+        change then.
 
     Examples
     --------
@@ -93,7 +101,7 @@ def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan) -> n
     """
     bare, name = unwrap(model), f"This {type(source).__name__}"
     if isinstance(source, (str, os.PathLike)):
-        name, source = repr(os.fspath(source)), load_file(Path(source))
+        name, source = repr(os.fspath(source)), load_file(Path(source), trusted)
     plan = fit_plan(bare, plan_in(source, name), name)
     set_plan(bare, plan, _status_with_loaded_weights(bare))
     return model
@@ -106,6 +114,7 @@ def load_checkpoint(
     scheduler: Any = None,
     *,
     name: str | None = None,
+    trusted: bool = False,
 ) -> int:
     """Load a checkpoint of neuralop's ``Trainer(save_every=…)`` or ``save_training_state``, including the plan.
 
@@ -118,13 +127,15 @@ def load_checkpoint(
     Parameters
     ----------
     folder : path
-        ``save_dir`` of the Trainer. Its files are unpickled: only load files that you trust.
+        ``save_dir`` of the Trainer.
     model : torch.nn.Module
         The model. Without a plan, the saved one is attached; otherwise the plans must agree.
     optimizer, scheduler : optional
         Optimizer and scheduler of ``model``, built as before the save. Their states are loaded if given.
     name : str, optional
         ``best_model`` or ``model``. Default: the last one saved, to which optimizer state and epoch belong.
+    trusted : bool, default False
+        As in :func:`load_plan`.
 
     Returns
     -------
@@ -134,8 +145,8 @@ def load_checkpoint(
     Raises
     ------
     MupError
-        If a file is missing or unreadable, a plan, weights or states do not fit, or the model is sharded. Nothing is loaded
-        then.
+        If a file is missing or unreadable or could run code, a plan, weights or states do not fit, or the model is sharded.
+        Nothing is loaded then.
 
     Examples
     --------
@@ -153,7 +164,7 @@ def load_checkpoint(
     check_unsharded(bare, "load_checkpoint")
     if any(p.is_meta for p in bare.parameters()):
         raise MupError("The model is on the meta device, without weights: call model.to_empty(device=…) first.")
-    manifest = load_file(folder / "manifest.pt") if (folder / "manifest.pt").is_file() else {}
+    manifest = load_file(folder / "manifest.pt", trusted) if (folder / "manifest.pt").is_file() else {}
     path = _weights_file(folder, name, manifest)
     is_latest = manifest.get("model") in (None, path.name)
     if not is_latest and (optimizer is not None or scheduler is not None):
@@ -162,10 +173,10 @@ def load_checkpoint(
             "weights of another epoch. Omit name to continue from the last save, or load these weights without an "
             "optimizer and a scheduler."
         )
-    weights = load_file(path)
+    weights = load_file(path, trusted)
     plan = fit_plan(bare, plan_in(weights, repr(str(path))), repr(str(path)))
     files = ((optimizer, "optimizer.pt"), (scheduler, "scheduler.pt"))
-    states = [(part, load_file(folder / file)) for part, file in files if part is not None]
+    states = [(part, load_file(folder / file, trusted)) for part, file in files if part is not None]
     if optimizer is not None:
         check_same_groups(optimizer, states[0][1])
     if scheduler is not None:
@@ -200,16 +211,32 @@ def plan_in(source: Any, name: str) -> Plan:
     )
 
 
-def load_file(path: Path) -> Any:
+def load_file(path: Path, trusted: bool = False) -> Any:
+    """Load a plan or what torch saved; a pickle cannot run code unless it is ``trusted``."""
     try:
         with path.open("rb") as file:
             is_text = file.read(1) == b"{"
-        # For a model without a plan neuralop also pickles classes and functions, which weights_only=True refuses.
-        return Plan.from_json(path.read_text()) if is_text else torch.load(path, map_location="cpu", weights_only=False)
+        if is_text:
+            return Plan.from_json(path.read_text())
+        with torch.serialization.safe_globals([*_ACTIVATIONS, *_layers()]):
+            return torch.load(path, map_location="cpu", weights_only=not trusted)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise MupError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
     except Exception as error:  # torch's, zip's and pickle's errors share no base class
+        if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise MupError(
+                f"{str(path)!r} contains {found[1]}, and loading it could run code. If you trust the source of this file, "
+                "pass trusted=True."
+            ) from error
         raise MupError(f"{str(path)!r} cannot be loaded: it is truncated, or not from torch.save ({error}).") from error
+
+
+def _layers(kind: type[nn.Module] = nn.Module) -> Iterator[type[nn.Module]]:
+    """Yield the classes of layers that are loaded: a model without a plan saves them as arguments of its constructor."""
+    for own in kind.__subclasses__():
+        if own.__module__.startswith(("neuralop.layers.", "neuralop_mup.", "torch.nn.modules.")):
+            yield own
+        yield from _layers(own)
 
 
 def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:

@@ -45,7 +45,8 @@ def loky():
 @pytest.mark.parametrize("name", ["loky", "dask", "ray_workers"])
 def test_executors_give_the_same_losses_and_survive_a_kill(name, tmp_path, fixed, request):
     executor = request.getfixturevalue(name)
-    how = {"engine": "ray", "n_workers": None} if name == "ray_workers" else {"executor": executor, "n_workers": 2}
+    ray = {"executor": "neuralop_mup.lab.engines.RayExecutor", "n_workers": None}
+    how = ray if name == "ray_workers" else {"executor": executor, "n_workers": 2}
     expected = quiet_sweep(killed, tmp_path / "t", {"how": ["never"]}, seeds=(0, 1))
     found = quiet_sweep(killed, tmp_path / "s", HOWS, seeds=(0, 1), fixed=fixed, **how)
     assert [r["loss"] for r in found.records] == 2 * [r["loss"] for r in expected.records]

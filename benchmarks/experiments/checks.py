@@ -13,13 +13,12 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from experiments.contenders import FORMER
+from experiments.contenders import kept_arguments
 from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.lab.problems import get_problem
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.settings import KEPT_NAMES
 
 WIDTHS, MODES = (16, 32, 64, 128), (4, 8, 16, 32, 64)
 #: Check → what grows, the rule, and the optimizer.
@@ -40,12 +39,9 @@ _MAKE: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
 
 def _arguments(optimizer: str) -> dict[str, str]:
     """Arguments of an optimizer with their defaults, and those that it had when checks were kept."""
-    own = {
-        KEPT_NAMES.get(p.name, p.name): str(p.default)
-        for p in signature(_MAKE[optimizer][0]).parameters.values()
-        if p.name not in ("unknown", "start_error")
-    }
-    return {**{name: str(value) for name, value in FORMER.get(optimizer, {}).items()}, **own}
+    parameters = signature(_MAKE[optimizer][0]).parameters.values()
+    own = kept_arguments(optimizer, {p.name: p.default for p in parameters if p.name != "unknown"})
+    return {name: str(value) for name, value in own.items()}
 
 
 @dataclass(frozen=True)

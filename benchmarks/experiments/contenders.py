@@ -6,7 +6,7 @@ Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kerne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -88,6 +88,8 @@ FORMER: dict[str, dict[str, Any]] = {
     "adam-eps": {"scale_eps": False},
     "soap": {"basis_beta": 0.95, "nesterov": True, "size": "schatten"},
 }
+#: Arguments whose names changed, and their names in kept runs.
+KEPT_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
 #: Weight decays of AdamW: torch's, and a larger one; that of neuralop's scripts, 1e-4, takes next to nothing.
 DECAYS = (1e-2, 1e-1)
 _SOAP = settings.OPTIMIZERS["soap"]
@@ -102,3 +104,9 @@ OPTIMIZERS = {
 }
 #: Choices of which runs are kept, and none are made any more.
 GONE = frozenset({"sizes by squares", "no look ahead", "basis_beta 0.99"})
+
+
+def kept_arguments(optimizer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an optimizer as kept runs have them: without ``start_error``, whose default does nothing."""
+    now = {KEPT_NAMES.get(name, name): value for name, value in arguments.items() if name != "start_error"}
+    return {**FORMER.get(optimizer, {}), **now}

@@ -1,7 +1,8 @@
-"""Records that are only read, of a folder or of a file in ``benchmarks/results``; and that file, a line a run.
+"""Read-only records of a folder or of a file in ``benchmarks/results``, which has one line per run.
 
-A file has of each run what it is called among its experiment's, and the hash of its content: measured on one machine, an
-experiment goes on on another, and a run of which rules or settings have changed since is not taken for the same.
+A line contains what the experiment calls the run, the hash of the run's content, and the release that trained it. So an
+experiment can continue on another machine, and a run is measured again if rules or settings have changed since. Unlike the
+package, the runner reuses runs of other releases: the versions in their content change whenever their results would.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.records import Run
+from neuralop_mup.lab.outcome import is_complete, is_final
+from neuralop_mup.lab.records import Run, content_hash
 
 #: What a file keeps of a run besides its loss, unless the experiment says otherwise.
 METRICS = ("test_loss", "seconds")
@@ -29,15 +30,37 @@ class Lines:
         for line in self.lines:
             self._of_size.setdefault(line["size"], []).append(line)
 
+    @property
+    def releases(self) -> str:
+        """The releases that trained the runs."""
+        return ", ".join(sorted({line["release"] for line in self.lines if "release" in line}))
+
     def get(self, run: Run) -> dict[str, Any] | None:
         """The record of a run; None where there is none, or one of another content."""
         called = _called(run)
         for line in self._of_size.get(called["size"], ()):
             if called.items() <= line.items():
-                if line.get("id") in (None, run.id[:16]):
+                if line.get("id") in (None, _id(run)):
                     return {"id": None, **line, "metrics": line}
                 self.refused.add(tuple(called.values()))
         return None
+
+
+class Folder:
+    """Records of a folder of runs, whatever release trained them."""
+
+    def __init__(self, path: Path) -> None:
+        self._places: dict[str, Path] = {}
+        for file in path.glob("workspace/*/signac_statepoint.json"):
+            content = json.loads(file.read_text(encoding="utf-8"))
+            content.pop("releases", None)
+            self._places[content_hash(content)] = file.with_name("signac_job_document.json")
+
+    def get(self, run: Run) -> dict[str, Any] | None:
+        """The record of a run that would end in the same way again; else None."""
+        path = self._places.get(content_hash(run.content))
+        record = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
+        return record if record is not None and is_final(record) else None
 
 
 class Asked:
@@ -51,8 +74,10 @@ class Asked:
         record = next((found for place in self.places if (found := place.get(run)) is not None), None)
         if record is not None:
             called = _called(run)
-            known = record.get("id", run.id[:16])
-            self._found[tuple(called.values())] = {**called, **({"id": known} if known else {})}, record
+            known = record.get("id", _id(run))
+            release = record.get("release") or ".".join(record.get("versions", {}).get("neuralop-mup", "").split(".")[:2])
+            more = {"id": known, "release": release}
+            self._found[tuple(called.values())] = {**called, **{name: text for name, text in more.items() if text}}, record
         return record
 
     def write(self, path: Path, metrics: Iterable[str]) -> None:
@@ -83,6 +108,11 @@ def loss_of(record: Mapping[str, Any] | None) -> float | None:
 
 def _called(run: Run) -> dict[str, Any]:
     return {"size": run.labels["size"], **run.labels["params"], "seed": run.labels["seed"]}
+
+
+def _id(run: Run) -> str:
+    """Return the key of a run in a file, which does not contain the release."""
+    return content_hash(run.content)[:16]
 
 
 def _short(name: str, value: Any) -> Any:

@@ -102,7 +102,8 @@ def stale(experiments: Mapping[str, Any]) -> dict[Path, str]:
 def page(experiment: Any, path: Path) -> str:
     """The text of an experiment's records; its figure, if there is one, is written together with it."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    return f"{experiment.table(Lines(path)).rstrip()}\n\nRecords: {path.name}, sha256 {digest}…\n"
+    lines = Lines(path)
+    return f"{experiment.table(lines).rstrip()}\n\nRecords: {path.name}, of release {lines.releases}, sha256 {digest}…\n"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

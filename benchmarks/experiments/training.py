@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from experiments.contenders import FORMER, OPTIMIZERS
+from experiments.contenders import OPTIMIZERS, kept_arguments
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
 from neuralop_mup.lab.problems import ProblemData
@@ -56,7 +56,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         the optimizer: of averages of its weights, of which the rollouts' errors are measured as well.
     """
     settings = Settings.of(_own(config), OPTIMIZERS)
-    arguments = {**FORMER.get(settings.optimizer, {}), **optimizer_arguments(settings)}
+    arguments = kept_arguments(settings.optimizer, optimizer_arguments(settings))
     content = {
         **config,
         "train": "benchmarks",

@@ -11,9 +11,10 @@ import run
 from experiments import cheap, checks, kept, memory, on_paper, pages, roles, timing, training
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab import plots
-from neuralop_mup.lab.outcome import execute, is_final
+from neuralop_mup.lab import outcome, plots
+from neuralop_mup.lab.outcome import execute, failed, is_final
 from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.training import Training
 
 
@@ -128,6 +129,42 @@ def test_a_kept_run_with_other_content_is_measured_again(tmp_path, runner):
     messages = runner("timing", "--report", "--folder", file).err
     assert "1 runs, of optimizer, 1D, K = 16, 128 points" in messages
     assert "1 kept runs" in messages
+
+
+MEASURED = sorted(path.stem for path in pages.RESULTS.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_no_experiment_needs_a_training_again(name):
+    """73 hours of records: each line belongs to a run, and says which release trained it."""
+    experiment, lines = run.EXPERIMENTS[name], kept.Lines(pages.RESULTS / f"{name}.jsonl")
+    assert not list(experiment.wanted(lines))
+    assert not lines.refused
+    assert all("release" in line for line in lines.lines)
+    assert f"release {lines.releases}" in run.described(name)
+    asked = kept.Asked(lines)
+    list(experiment.wanted(asked))
+    experiment.table(asked)
+    assert len(asked._found) == len(lines.lines)
+
+
+def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, monkeypatch, runner):
+    """The runner exports them with the release that trained them."""
+    (first, *_) = run.EXPERIMENTS["timing"].tiny().wanted(PlantedRecords())
+    measured = {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 3, "memory": [1, 1]}}
+    record = {**failed(""), "outcome": "complete", "error": None, **measured}
+    record["versions"] = {**record["versions"], "neuralop-mup": "0.4.2"}
+    with Records(tmp_path).held() as records:
+        records.write(first, record)
+    asked = kept.Asked(Records(tmp_path))
+    assert asked.get(first)["loss"] == 1.0
+    asked.write(tmp_path / "timing.jsonl", ())
+    monkeypatch.setattr(outcome, "__version__", "9.9.0")
+    (again, *_) = run.EXPERIMENTS["timing"].tiny().wanted(PlantedRecords())
+    assert Records(tmp_path).get(again) is None
+    assert kept.Folder(tmp_path).get(again)["loss"] == 1.0
+    found = kept.Lines(tmp_path / "timing.jsonl").get(again)
+    assert (found["loss"], found["release"]) == (1.0, "0.4")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

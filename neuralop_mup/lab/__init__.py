@@ -7,8 +7,7 @@ keeps each by the hash of everything that it depends on; :class:`Results` comput
 
 from neuralop_mup.lab.report import aligned_table, verdict, write_report
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.search import log2_grid
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.study import Study, log2_grid
 from neuralop_mup.lab.target import Tuned, load_tuned
 from neuralop_mup.lab.tuning import sweep, train, transfer, transfer_study, tune
 

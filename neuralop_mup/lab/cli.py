@@ -42,6 +42,13 @@ _FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
 _FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
 #: Names and text of an argument in a docstring.
 _ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
+#: A type in jsonargparse's messages → what the option must be.
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "yes or no",
+    "Mapping": "names and values, such as --{0}.NAME VALUE",
+}
 #: A link in a docstring, of which its last name is read.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
@@ -53,7 +60,7 @@ _OF_DATA = """data
 problem
     Arguments of the problem, such as --problem.viscosity 0.1.
 read
-    How your files are read, such as --read.x KEY; see :class:`~neuralop_mup.lab.problems.OwnData`."""
+    How your files are read, such as --read.x KEY; see OwnData."""
 
 
 def _on_data(command: Callable[..., int]) -> Callable[..., int]:
@@ -75,7 +82,7 @@ def _with_arguments_of(function: Callable[..., Any], without: str, documented: C
         entries = [entry for of in (documented or function, function) for entry in _ENTRY.findall(inspect.getdoc(of))]
         told = {name: text for names, text in entries for name in names.split(", ")}
         added = [f"{p.name}\n{told[p.name]}" for p in parameters if p.name not in known and p.name in told]
-        command.__doc__ = "\n".join([inspect.getdoc(command), *added])
+        command.__doc__ = _LINK.sub(r"\1", "\n".join([inspect.getdoc(command), *added]))  # a terminal shows no links
         return command
 
     return extended
@@ -374,19 +381,12 @@ COMMANDS: dict[str, Callable[..., int]] = {
 }
 
 
-class _Parser(ArgumentParser):
-    """Its help comes from docstrings, of which a terminal shows no links."""
-
-    def format_help(self) -> str:
-        return _LINK.sub(r"\1", super().format_help())
-
-
 def parser(command: str | None = None) -> ArgumentParser:
     """jsonargparse's parser of all commands, or of one: it raises ArgumentError for what it cannot read, and takes no
     abbreviations.
     """
     components = COMMANDS if command is None else COMMANDS[command]
-    strict = partial(_Parser, allow_abbrev=False, exit_on_error=False)
+    strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
     return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
 
 
@@ -437,13 +437,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
+            if argv[0] not in COMMANDS and argv[0].partition("=")[0] not in parser()._option_string_actions:
+                raise MupError(f"There is no command {argv[0]!r}; {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
             given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
             return COMMANDS[given.subcommand](**options)
     except SystemExit as done:  # --help, --version
         return int(done.code or 0)
-    except (ArgumentError, MupError) as error:
+    except ArgumentError as error:
+        return _failed(_in_words(" ".join(str(error).split())))
+    except UnicodeDecodeError:
+        return _failed("The file of --config is not text. Write options into it as YAML, such as epochs: 20.")
+    except MupError as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
         return _failed("interrupted; the same command resumes after the last finished run or checkpoint.", 130)
@@ -451,6 +457,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has gone; Python would complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _in_words(text: str) -> str:
+    """Rewrite a message of jsonargparse: what was given, and what the option must be."""
+    found = re.match(r'Parser key "(.+?)": .*?Expected a (?:<class \'(?:\w+\.)*(\w+)\'>|.*?\[(.*?)\]).*value: (.*)', text)
+    if found:
+        name, kind, choices, value = found.groups()
+        return f"--{name} is {value!r}; use {choices or _KINDS.get(kind, kind).format(name)}."
+    if text.startswith("unrecognized arguments"):
+        text += ". Join several files with commas, and write ./-name for a file whose name begins with a dash."
+    return text
 
 
 def _failed(text: str, code: int = 2) -> int:

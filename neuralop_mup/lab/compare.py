@@ -3,7 +3,6 @@ found at a proxy, and on request under Adam with one that was found at the targe
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,15 +13,13 @@ from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.engines import cuda_devices, make_engine
+from neuralop_mup.lab.decisions import Decided, decide
+from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, make_plan
-from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.results import Results, seconds
-from neuralop_mup.lab.run import run
-from neuralop_mup.lab.search import edge_of
 from neuralop_mup.lab.statistics import SEEDS, told_apart
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.study import Study, edge_of
+from neuralop_mup.lab.tuning import results_of
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
@@ -117,94 +114,6 @@ def _between(way: Way, other: Way) -> str:
     return f"{way.name}, against {other.name}: error {ours} against {theirs} in the median{apart}."
 
 
-class _Trainings:
-    """Everything that a comparison trains, as one plan, so that one bar shows the time left for all of it.
-
-    Learning rates are tuned with the first seed. Each way is trained as soon as its learning rate is known.
-    """
-
-    #: Time of a run at the proxy relative to one at the target, on the problem of ``neuralop-mup compare``.
-    costs = {"proxy": 0.35}
-
-    def __init__(self, plans: Mapping[str, Plan], folder: Path, seeds: tuple[int, ...], fixed: Mapping[str, Any]) -> None:
-        self.plans, self.folder, self.seeds, self.fixed = plans, folder, seeds, fixed
-        self.name = folder.resolve().name
-        self._studies: dict[Any, Study] = {}
-
-    def search(self, name: str, space: Mapping[str, Any] | None = None) -> Study:
-        """The study that finds the learning rate of a way: at the target where ``space`` is given, else at the proxy."""
-        if name not in self._studies:
-            study, size = self.plans[name].study, "target" if space else "proxy"
-            self._studies[name] = replace(
-                study, space=space or study.space, sizes={size: study.sizes[size]}, seeds=self.seeds[:1], keeps=False
-            )
-        return self._studies[name]
-
-    def searches(self, records: Records) -> dict[str, Results]:
-        """The results of each search that is done."""
-        done: dict[str, Results] = {}
-        for name in self.plans:
-            space = None
-            if name in LRS or (name == TUNED and (SMALL not in done or done[SMALL].best_loss == math.inf)):
-                continue
-            if name == TUNED:
-                lr = done[SMALL].best["lr"]
-                space = {"lr": [lr / 4, lr / 2, lr, 2 * lr, 4 * lr]}
-            study = self.search(name, space)
-            if not study.wanted(records):
-                done[name] = Results(study, study.rows(records), self.folder)
-        return done
-
-    def lrs(self, searches: Mapping[str, Results]) -> dict[str, float]:
-        """The learning rate of each way for which it is known."""
-        known = {name: LRS[name](plan.steps) for name, plan in self.plans.items() if name in LRS}
-        known |= {name: results.best["lr"] for name, results in searches.items() if results.best_loss < math.inf}
-        return {name: known[name] for name in self.plans if name in known}
-
-    def study(self, lrs: Mapping[str, float]) -> Study:
-        """The target, trained in each way whose learning rate is known."""
-        key = tuple(lrs)
-        if key not in self._studies:
-            under = {
-                name: {
-                    "optimizer": plan.study.fixed["optimizer"],
-                    "rule": plan.study.rules[0],
-                    **plan.study.under.get(plan.study.rules[0], {}),
-                    "base": plan.study.sizes["proxy"] if name not in LRS else None,
-                    "lr": lrs[name],
-                }
-                for name, plan in self.plans.items()
-                if name in lrs
-            }
-            train = next(iter(self.plans.values())).study.train
-            self._studies[key] = Study(
-                name=self.name, space={}, seeds=self.seeds, rules=key, under=under, fixed=self.fixed, train=train
-            )
-        return self._studies[key]
-
-    def wanted(self, records: Records) -> list[Run]:
-        """The runs that may start now: of searches, then of the ways whose learning rate is known."""
-        lrs = self.lrs(self.searches(records))
-        open_searches = [study for name, study in self._studies.items() if name in self.plans and name not in lrs]
-        return [run for study in [*open_searches, self.study(lrs)] for run in study.wanted(records)]
-
-    def left(self, records: Records) -> Counter:
-        """Size → number of runs that are not done."""
-        searches = self.searches(records)
-        lrs = self.lrs(searches)
-        left = self.study(lrs).left(records)
-        for name in self.plans.keys() - lrs.keys() - searches.keys():
-            if name == TUNED and SMALL in searches.keys() - lrs.keys():  # there is no rate to search around
-                continue
-            left += self._studies[name].left(records) if name in self._studies else Counter({"target": 5})
-            left[None] += len(self.seeds)
-        return left
-
-    def save(self, records: Records) -> None:
-        """Write the table of the ways that were trained."""
-        self.study(self.lrs(self.searches(records))).save(records)
-
-
 def compare(
     build: Callable[..., nn.Module],
     data: Any,
@@ -244,29 +153,42 @@ def compare(
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
 
-    def plan(optimizer: str, rule: str) -> Plan:
+    def decided(optimizer: str, rule: str) -> Decided:
         asking = {"target": target, "rules": (rule,), "optimizer": optimizer, "seeds": seeds[:1], **shared}
-        return make_plan(build, data, folder, read=read, loss=loss, **asking)
+        return decide(build, data, folder, read=read, loss=loss, **asking)
 
-    adam, soap = plan("adam", "standard"), plan("soap", DEFAULT_RULE)
+    adam, soap = decided("adam", "standard"), decided("soap", DEFAULT_RULE)
     if progress:
         print(soap)
-    plans = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
-    trainings = _Trainings(plans, folder, seeds, {**shared, "model": target})
-    n_runs = trainings.left(Records(folder)).total()
-    engine = make_engine(None, None, soap.study.train, n_runs, n_workers, cuda_devices(device))
-    kept = run(trainings, folder=folder, engine=engine, progress=progress)
-    searches = trainings.searches(kept)
-    lrs = trainings.lrs(searches)
-    records = trainings.study(lrs).rows(kept)
+    of_ways = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
+    how: dict[str, Any] = {"n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
+    lrs = {name: LRS[name](soap.steps) for name in WAYS if name in LRS}
+    searches: dict[str, Results] = {}
+    for name in [name for name in of_ways if name not in lrs]:
+        study, size = of_ways[name].study, "target" if name == TUNED else "proxy"
+        space = {"lr": [lrs[SMALL] * 2.0**i for i in (-2, -1, 0, 1, 2)]} if name == TUNED else study.space
+        search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keeps=False)
+        searches[name] = results_of(search, folder, **how)
+        lrs[name] = searches[name].best["lr"]  # raises if no learning rate completed
+    under = {
+        name: {
+            "optimizer": one.study.fixed["optimizer"],
+            "rule": one.study.rules[0],
+            **one.study.under.get(one.study.rules[0], {}),
+            "base": None if name in LRS else one.study.sizes["proxy"],
+            "lr": lrs[name],
+        }
+        for name, one in of_ways.items()
+    }
+    parts = {"rules": tuple(under), "under": under, "fixed": {**shared, "model": target}, "train": adam.study.train}
+    records = results_of(Study(name=folder.resolve().name, space={}, seeds=seeds, **parts), folder, **how).records
     ways = {}
-    for name in plans:
+    for name, one in of_ways.items():
         own, searched = [r for r in records if r["rule"] == name], searches.get(name)
         done = [r for r in own if is_complete(r)]
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
-        tuning = {"tuning": seconds(searched.records), "tuned": _where(searched, plans[name])} if searched else {}
-        lr = lrs[name] if name in lrs else searches[name].best["lr"]  # raises where no learning rate completed
-        ways[name] = Way(name, lr, errors, seconds(done) / len(done) if done else 0.0, **tuning)
+        tuning = {"tuning": seconds(searched.records), "tuned": _where(searched, one)} if searched else {}
+        ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0, **tuning)
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
     about = (
         f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "
@@ -275,7 +197,7 @@ def compare(
     return Comparison(ways, soap.title, about)
 
 
-def _where(searched: Results, made: Plan) -> str:
+def _where(searched: Results, made: Decided) -> str:
     """Where a learning rate was tuned, and from which."""
     which, lrs, seeds = searched.study.base, searched.study.space["lr"], len(searched.study.seeds)
     edge = edge_of(searched.best["lr"], lrs)

@@ -1,8 +1,7 @@
-"""Where runs are executed: in this process, in processes of their own, on any executor of processes, Ray's among them.
+"""Where runs are executed: in this process, in processes of their own, or on any executor of processes.
 
-An engine is small: how many runs it takes at once, ``submit(function, *args)`` that gives a ``Future``, and ``close``. A
-future that raises means that the run was lost with its process; the loop tries it once more. Planning and writing are the
-loop's alone.
+An engine has ``capacity`` (runs at once), ``submit(function, *args)``, which returns a ``Future``, and ``close``. If a
+future raises, the run was lost with its process, and the loop tries it once more.
 """
 
 import functools
@@ -10,25 +9,28 @@ import logging
 import multiprocessing
 import os
 import pickle
+import pkgutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError
+from neuralop_mup.validation import check_count
 
-_STARTS = 4  # so often a process may be killed before its run begins
-#: Loaded by the process from which the others are forked: torch takes seconds, and again when a model is built on "meta".
+_STARTS = 4  # attempts to start a process that is killed before its run begins
+#: Modules that the parent of the processes loads: importing torch takes seconds, and a first model on "meta" does, too.
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
 class InlineEngine:
-    """One run at a time, in this process and with its own thread settings. An engine of one's own has the same members.
+    """One run at a time, in this process and with its thread settings. Other engines have the same members.
 
     Attributes
     ----------
@@ -37,7 +39,7 @@ class InlineEngine:
 
     Examples
     --------
-    An engine of one's own, which says what it is sent:
+    An engine that prints a line for each run:
 
     >>> import neuralop_mup as nm
     >>> from neuralop_mup.lab.engines import InlineEngine
@@ -55,27 +57,29 @@ class InlineEngine:
     capacity = 1
 
     def __init__(self, note: str = "") -> None:
-        self.note = note  # why there are no processes, to be shown
+        self.note = note  # the reason why there are no processes, for the user
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Execute one run; the future gives what the function returns, or raises if its process ended."""
+        """Execute one run. The future returns the function's result, or raises if its process ended."""
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
 
     def close(self) -> None:
-        """Stop everything that runs."""
+        """Stop all runs."""
 
 
 class LocalEngine:
-    """Each run a fresh process, forked on Linux from one that has torch loaded; one that is killed is that run's alone.
+    """A new process for each run, so that a killed process ends only its own run.
+
+    On Linux, processes are forked from one that has torch loaded.
 
     Parameters
     ----------
     capacity : int
-        Runs at once. Each has as many threads as cores come to it.
+        Runs at once. They share the cores: each has ``cores // capacity`` threads.
     devices : sequence of str, default ()
-        CUDA devices, shared out in turn: a run sees one of them alone, as cuda:0.
+        CUDA devices, assigned in turn. A run sees only one of them, as cuda:0.
 
     Raises
     ------
@@ -94,10 +98,10 @@ class LocalEngine:
     def __init__(self, capacity: int, devices: Sequence[str] = ()) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise MupError(
-                "A worker process imported this script and met the same call again; put the call under "
+                "A worker process imported this script and reached the same call. Put the call under "
                 "`if __name__ == '__main__':`, or pass n_workers=1."
             )
-        # Elsewhere forking a process that has torch's libraries loaded is not safe, or there is no forking.
+        # On other systems, forking a process that has loaded torch is unsafe or impossible.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
             self._context.set_forkserver_preload(_LOADED)
@@ -108,7 +112,7 @@ class LocalEngine:
         self._there, self._here = self._context.Pipe(duplex=False)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function in a fresh process."""
+        """Call the function in a new process."""
         return self._watching.submit(self._call, functools.partial(function, *args, **kwargs))
 
     def _call(self, function: Callable[[], Any]) -> Any:
@@ -116,11 +120,11 @@ class LocalEngine:
         try:
             for _ in range(_STARTS):
                 answers, sending = self._context.Pipe(duplex=False)
-                # A forked process has the environment of the one that it is forked from.
+                # A forked process has the environment of its parent.
                 sent = {**os.environ, **own}, self._threads, self._there, sending, function
                 process = self._context.Process(target=_train, args=sent)
                 process.start()
-                sending.close()  # so that what is read ends with the process, in the middle of an answer, too
+                sending.close()  # so that reading ends with the process, also in the middle of an answer
                 begun = False
                 try:
                     begun = answers.recv()
@@ -128,7 +132,7 @@ class LocalEngine:
                 except (EOFError, OSError):
                     if begun:
                         raise RuntimeError("its process was terminated abruptly") from None
-                    continue  # killed (for its memory, by a user) before its run began: no death of the run
+                    continue  # killed before its run began, which the run did not cause
                 finally:
                     answers.close()
                     process.join()
@@ -149,8 +153,8 @@ class LocalEngine:
 
 
 def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: Any, function: Callable[[], Any]) -> None:
-    """All that a process does: it says that its run begins, and sends what the function returned or raised."""
-    # Ctrl-C reaches the whole process group; the parent alone decides what it means.
+    """The main function of a process: report that the run begins, and send what the function returned or raised."""
+    # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
     os.environ.update(environment)
@@ -164,16 +168,16 @@ def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: A
 
 
 def _end_with(engine: Any) -> None:
-    """End this process once the engine is closed, or its process has ended: the other end of the pipe is there alone."""
+    """End this process when the engine is closed or its process has ended: only the engine has the other end of the pipe."""
     engine.poll(None)
     os._exit(1)
 
 
 def _not_sent(train: Any) -> str:
-    """Why a train function cannot be sent to other processes; empty where it can."""
+    """Return the reason why a train function cannot be sent to other processes; empty if it can."""
     main = sys.modules["__main__"]
     file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-    if file and not os.path.exists(file):  # which each process would tell with a traceback
+    if file and not os.path.exists(file):  # each process would print a traceback
         return f"this program was read from {file}, which they cannot import"
     try:
         sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
@@ -183,20 +187,21 @@ def _not_sent(train: Any) -> str:
 
 
 class ExecutorEngine:
-    """An executor of the user's own (loky's, Dask's, mpi4py's, …). It is left open at the end, unless a function made it.
+    """An executor of the user (loky, Dask, mpi4py, …). It stays open at the end, unless a function made it.
 
     Parameters
     ----------
-    executor : concurrent.futures.Executor or callable
-        An executor, or a function without arguments that makes one. Pools of processes break as a whole when one of them
-        dies (loky's, the standard library's); only what a function makes can then be replaced.
+    executor : concurrent.futures.Executor, callable or str
+        An executor, or a function without arguments that makes one, or where it is found: ``"package.module.name"``. Pools
+        of processes (loky, the standard library) break as a whole when one process dies. Only an executor that a function
+        makes can then be replaced.
     n_workers : int, optional
-        Runs at once: as many as the executor has workers. Default: one per core of this machine.
+        Runs at once: the number of workers of the executor. Default: one per core of this machine.
 
     Raises
     ------
     MupError
-        If it is no executor.
+        If ``executor`` is not an executor.
 
     Examples
     --------
@@ -208,38 +213,41 @@ class ExecutorEngine:
     >>> engine.close()
     """
 
-    def __init__(self, executor: Executor | Callable[[], Executor], n_workers: int | None = None) -> None:
+    def __init__(self, executor: Any, n_workers: int | None = None) -> None:
+        with suppress(ImportError, AttributeError, ValueError):
+            executor = pkgutil.resolve_name(executor) if isinstance(executor, str) else executor
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
-            raise MupError(f"executor={executor!r} is no concurrent.futures.Executor, and no function that makes one.")
+            raise MupError(f"executor={executor!r} is not a concurrent.futures.Executor, nor a function that returns one.")
         self.executor = executor if self._make is None else self._make()
         self.capacity = n_workers or getattr(self.executor, "room", cores())
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function there; a broken executor is made anew if that is possible."""
+        """Call the function in the executor; replace a broken executor if possible."""
         try:
             return self.executor.submit(function, *args, **kwargs)
         except (BrokenExecutor, RuntimeError) as error:
             if self._make is None:
                 why = str(error).partition("\n")[0]
                 raise MupError(
-                    f"The executor takes no more runs ({type(error).__name__}: {why}): a process of it was killed, or it "
-                    "was shut down. Finished runs are kept: give the same command a new executor, or a function that makes "
-                    "one (executor=lambda: …), which is called again whenever it breaks."
+                    f"The executor accepts no more runs ({type(error).__name__}: {why}): one of its processes was killed, "
+                    "or it was shut down. Finished runs are kept. Pass a new executor to the same call, or a function that "
+                    "makes one (executor=lambda: …), which is called again whenever it breaks."
                 ) from error
             self.executor = self._make()
             return self.executor.submit(function, *args, **kwargs)
 
     def close(self) -> None:
-        """End what a function made; the user's own executor is left open, and what it has begun runs to its end unread."""
+        """Shut down an executor that a function made. The user's executor stays open, and finishes the runs in progress."""
         if self._make is not None:
             self.executor.shutdown(wait=False)
 
 
 class RayExecutor(Executor):
-    """One Ray task a run, with a GPU of its own where the cluster has any; Ray tries it again when its node dies.
+    """Executor with one Ray task per run, which has a GPU of its own if the cluster has any.
 
-    The cluster is that of this program, else the one of ``RAY_ADDRESS``, else one that is started on this machine.
+    It uses the cluster of this program, or that of ``RAY_ADDRESS``, or starts one on this machine. Ray repeats a task if its
+    node fails. Pass ``executor=RayExecutor()``, or on the command line ``--executor neuralop_mup.lab.engines.RayExecutor``.
 
     Raises
     ------
@@ -251,7 +259,7 @@ class RayExecutor(Executor):
         try:
             import ray
         except ImportError:
-            raise MupError("The engine ray needs the package ray: pip install ray.") from None
+            raise MupError("RayExecutor needs the package ray: pip install ray.") from None
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
@@ -266,7 +274,7 @@ class RayExecutor(Executor):
         return self._task.remote(function, args, kwargs).future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End a cluster that was started here; on another one, what has begun runs to its end unread."""
+        """Stop a cluster that was started here. Another cluster finishes the runs in progress."""
         if self._started:
             self._ray.shutdown()
 
@@ -279,41 +287,39 @@ def make_engine(
     n_workers: int | None = None,
     devices: Sequence[str] = (),
 ) -> Any:
-    """The engine that the arguments ask for.
+    """Return the engine for these arguments.
 
     Parameters
     ----------
-    engine : {"local", "ray"} or object like InlineEngine, optional
+    engine : object like InlineEngine, optional
     executor : concurrent.futures.Executor or callable, optional
         An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
     train : callable
-        Checked here where it is to be sent to other processes.
+        The train function. If other processes call it, check that it can be sent to them.
     runs : int
-        No more processes are started than there are runs.
+        The number of runs; there are no more processes than that.
     n_workers : int, optional
-        Runs at once; with 1 they are executed in this process. Default: one per device or core, or 1 where ``train`` cannot
-        be sent to other processes.
+        Runs at once. With 1, they are executed in this process. Default: one per device or core, or 1 if ``train`` cannot be
+        sent to other processes.
     devices : sequence of str
-        CUDA devices, one for each run of this machine.
+        CUDA devices, one for each run on this machine.
 
     Raises
     ------
     MupError
-        For arguments that cannot work.
+        If the arguments cannot work.
     """
     if not callable(train):
-        raise MupError(f"train is {train!r}; give a function that takes a config dict and returns a loss.")
-    if n_workers is not None and (not isinstance(n_workers, int) or isinstance(n_workers, bool) or n_workers < 1):
-        raise MupError(f"n_workers={n_workers!r} must be a positive integer, or None for one per core.")
-    if executor is not None and engine is not None:
-        raise MupError("engine and executor are two ways to say where runs are executed; give one of them.")
-    if executor is not None or engine == "ray":
-        made: Any = ExecutorEngine(executor or RayExecutor, n_workers)
-        sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
-    elif engine not in (None, "local"):
-        if isinstance(engine, str):
-            raise MupError(f"There is no engine {engine!r}; {nearest(engine, ('local', 'ray'))}")
+        raise MupError(f"train is {train!r}; pass a function that takes a config dict and returns a loss.")
+    if n_workers is not None:
+        check_count("n_workers", n_workers)
+    if isinstance(engine, str) or (executor is not None and engine is not None):
+        raise MupError(f"engine={engine!r} cannot be used: pass only executor, such as executor=RayExecutor().")
+    if engine is not None:
         return engine
+    if executor is not None:
+        made: Any = ExecutorEngine(executor, n_workers)
+        sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
     else:
         size = max(1, min(n_workers or len(devices) or cores(), runs))
         if n_workers == 1 or (size == 1 and len(devices) < 2):
@@ -321,23 +327,25 @@ def make_engine(
         made, sends = LocalEngine(size, devices), True
     why = _not_sent(train) if sends else ""
     if why and n_workers is executor is None:
-        return InlineEngine(f"runs are trained one by one, since the train function cannot be sent to processes: {why}")
+        return InlineEngine(f"runs are trained one by one, because the train function cannot be sent to processes: {why}")
     if why:
         raise MupError(
-            f"The train function cannot be sent to worker processes ({why}); define it at module level of a file, or pass "
+            f"The train function cannot be sent to worker processes ({why}). Define it at module level of a file, or pass "
             "n_workers=1."
         )
     return made
 
 
 def cores() -> int:
-    """Cores that this process may use, which a cluster's job or a container may have fewer of than the machine."""
+    """Return the number of cores that this process may use; a job or a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cuda_devices(device: str = "cuda") -> list[str]:
-    """CUDA devices that this process may use, by the names that ``CUDA_VISIBLE_DEVICES`` knows; none without torch's
-    CUDA, nor for a ``device`` that names a single one or the CPU."""
+    """Return the CUDA devices of this process, by their names in ``CUDA_VISIBLE_DEVICES``.
+
+    There are none without CUDA, or if ``device`` names a single one or the CPU.
+    """
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,5 +1,5 @@
-"""Files of a study, each whole or not there: text; a run's state while it is trained, so that a run of days goes on after a
-kill where it was; and of a trained target weights, plan and data processor, in a file that runs no code when it is read.
+"""Files of a study, each written completely or not at all: text, checkpoints, and the weights, plan and data processor of a
+trained target. No file runs code when it is read.
 """
 
 import errno
@@ -25,13 +25,13 @@ from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
 EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
-#: Processors of these classes are in the file; others are asked for when it is read.
+#: The file contains processors of these classes; a user must pass others when it is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write (no permission, full disk) into a sentence that names the folder.
+    """Turn a failed write (no permission, full disk) into an error that names the folder.
 
     Raises
     ------
@@ -47,21 +47,21 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Make a folder; MupError if it cannot be made, or has no room for so many bytes."""
+    """Create a folder; raise MupError if that fails, or if it has no room for ``size`` bytes."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < size:
-            raise OSError(errno.ENOSPC, f"weights, states and report need {size / 1e6:,.0f} MB, which are not free there")
+            raise OSError(errno.ENOSPC, f"weights, states and report need {size / 1e6:,.1f} MB, which are not free there")
 
 
 def put(folder: Path, path: Path, content: str) -> None:
-    """Write a file of a folder as a whole, so that a reader never sees half of it; MupError if it cannot be written."""
+    """Write a file so that a reader never sees half of it; raise MupError if it cannot be written."""
     with writing(folder), whole_file(path) as part:
         part.write_text(content, encoding="utf-8")
 
 
 def save_torch(content: Any, path: Path) -> None:
-    """``torch.save``, whose own writer tells of a full disk by a RuntimeError, with the OSError that others raise."""
+    """Call ``torch.save``, and raise OSError for a full disk, where torch raises RuntimeError."""
     try:
         torch.save(content, path)
     except RuntimeError as error:
@@ -69,25 +69,26 @@ def save_torch(content: Any, path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file of one writer, and what a kill left of writing it."""
+    """Remove a file, and what a killed writer left of it."""
     for left in (path, *path.parent.glob(f".{glob.escape(path.name)}.*.part")):
         left.unlink(missing_ok=True)
 
 
 class Checkpoint:
-    """Weights, optimizer, schedule, order of the samples and random numbers, between epochs.
+    """The state of a training between epochs: weights, optimizer, schedule, order of the samples and random numbers.
 
     Parameters
     ----------
     path : Path
     loader : DataLoader
-        Of the training samples.
+        The loader of the training samples.
     key : str
-        Fingerprint of all that the run depends on: a checkpoint of another is not of this run.
+        Fingerprint of everything that the run depends on. A checkpoint with another key is not loaded.
     tell : callable
-        Told in sentences what cannot be read or written.
+        Called with a sentence if the checkpoint cannot be read or written.
     **parts
-        Whatever has ``state_dict`` and ``load_state_dict``.
+        Objects with ``state_dict`` and ``load_state_dict``. States are tensors and plain values: a checkpoint with other
+        objects is not loaded, since it could run code.
     """
 
     def __init__(self, path: Path, loader: Any, key: str, tell: Callable[[str], Any], **parts: Any) -> None:
@@ -95,22 +96,20 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def restore(self) -> tuple[int, float]:
-        """The epoch to go on with, and the seconds spent before.
+        """Load the checkpoint, and return the epoch to continue with and the seconds that were spent before.
 
-        ``(0, 0.0)`` and nothing changed without a checkpoint. One that cannot be read, or is of another run, is told of and
-        left alone: the run begins anew.
+        Return ``(0, 0.0)`` and change nothing if there is no checkpoint, or if it is unreadable or belongs to another run.
         """
         if not self.path.exists():
             return 0, 0.0
         try:
-            # Optimizers keep plain values, but the model's state_dict carries constructor arguments, functions among them.
-            state = _read(self.path, weights_only=False)
+            state = _read(self.path)
             key = state["key"]
-        except Exception as error:  # a damaged file can fail in as many ways as pickle and zip know
-            self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run begins anew")
+        except Exception as error:  # errors of zip and pickle share no base class
+            self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run starts again")
             return 0, 0.0
         if key != self._key:
-            self._tell(f"the checkpoint {self.path} is of other code, data or settings: its run begins anew")
+            self._tell(f"the checkpoint {self.path} belongs to other code, data or settings: its run starts again")
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -120,16 +119,15 @@ class Checkpoint:
         return state["epoch"], state["seconds"]
 
     def save_if_due(self, epoch: int, seconds: float) -> None:
-        """Save before ``epoch`` starts, unless the last checkpoint is recent; all at once, so that a kill leaves the old
-        one.
+        """Save before ``epoch`` starts, unless the last checkpoint is recent. A kill leaves the old checkpoint.
 
-        Where that fails, as on a full disk, the run goes on with a warning: its result does not depend on it.
+        If that fails, as on a full disk, the run continues with a warning: its result does not depend on the checkpoint.
         """
         if time.monotonic() - self._last < EVERY:
             return
         generator = getattr(self._loader, "generator", None)
         state = {
-            **{name: part.state_dict() for name, part in self._parts.items()},
+            **{name: _state(part) for name, part in self._parts.items()},
             "order": generator and generator.get_state(),
             "random": torch.get_rng_state(),
             "key": self._key,
@@ -144,24 +142,30 @@ class Checkpoint:
         self._last = time.monotonic()
 
 
-def _read(path: Path, weights_only: bool) -> Any:
-    """What torch wrote; any exception where a byte of it is another one than was written, which torch would not see."""
+def _state(part: Any) -> dict[str, Any]:
+    """Return a state dict without the arguments of constructors, functions among them, that neuralop adds."""
+    state = part.state_dict()
+    state.pop("_metadata", None)
+    return state
+
+
+def _read(path: Path) -> Any:
+    """Read what torch wrote, without running code; any exception if a byte has changed, which torch would not notice."""
     with zipfile.ZipFile(path) as whole:
         if damaged := whole.testzip():
             raise ValueError(f"{damaged} is not what was written")
-    return torch.load(path, map_location="cpu", weights_only=weights_only)
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str, Any]) -> None:
-    """Write the file, with plain values that say how the model was made.
+    """Write the weights, with plain values that describe how the model was made.
 
     Raises
     ------
     OSError
-        If it cannot be written; an older file stays.
+        If the file cannot be written. An older file does not change.
     """
-    state = model.to("cpu").state_dict()
-    state.pop("_metadata", None)  # neuralop's: arguments of the constructor, functions among them
+    state = _state(model.to("cpu"))
     kept = processor if _is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
@@ -179,27 +183,27 @@ def _is_known(processor: Any) -> bool:
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """The content of a file.
+    """Read a file of :func:`keep_weights`.
 
     Returns
     -------
     dict
-        ``weights``, ``plan`` (JSON), ``processor`` (None where there was none, or one of a class that is not known), and
-        ``made``, a dict of what :func:`keep_weights` was told.
+        ``weights``, ``plan`` (JSON), ``processor`` (None if there was none, or if its class is unknown), and the dict
+        ``made``.
 
     Raises
     ------
     MupError
-        If the file is not there, or damaged.
+        If the file is missing or damaged.
     """
     try:
         with torch.serialization.safe_globals([*_KNOWN, sine_mollifier, set]):
-            content = _read(path, weights_only=True)
+            content = _read(path)
         return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
-        raise MupError(f"The weights {path} are not there; the same call or command trains that run again.") from error
-    except Exception as error:  # zip's and pickle's errors share no base class
+        raise MupError(f"The weights {path} are missing. The same call or command trains that run again.") from error
+    except Exception as error:  # errors of zip and pickle share no base class
         raise MupError(
-            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it, and the same call "
-            "trains the target again; the other runs are kept."
+            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it: the same call "
+            "then trains the target again, and keeps the other runs."
         ) from error

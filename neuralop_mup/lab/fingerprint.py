@@ -1,9 +1,9 @@
-"""One fingerprint for whatever a user gives: equal for what trains alike, in every process, another where it may not.
+"""Fingerprints of any values: equal in every process for values that train in the same way, different whenever the
+result might differ.
 
-Arrays and tensors count by content, containers whole, functions by their code, constants, defaults and closures and, in
-turn, by the globals, own functions and classes that they use. What an installed package has counts by its name and the
-package's version. An object may say itself what it stands for: ``fingerprint_content()`` returns anything that has a
-fingerprint.
+Arrays and tensors count by content, and functions by their code, constants, defaults and closures. The globals, functions
+and classes that a function uses count in the same way. Objects of an installed package count by their name and the package's
+version. An object may define what it stands for: ``fingerprint_content()`` returns anything that has a fingerprint.
 """
 
 import copyreg
@@ -11,6 +11,7 @@ import dis
 import functools
 import hashlib
 import importlib
+import os
 import site
 import sys
 import sysconfig
@@ -27,17 +28,23 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-# Of a class what Python itself writes there, which says nothing of what the class does.
+# Attributes of a class that Python itself writes, some of them later: copying or pickling an object adds __slotnames__.
 _NOT_OF_A_CLASS = (
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
-    "_abc_impl",
+    *("__slotnames__", "__annotations_cache__", "_abc_impl"),
 )
-_INSTALLED = (
-    *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
-    *(*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])),
-    str(Path(torch.__file__).parents[1]),  # packages that PYTHONPATH or a .pth file brings, as clusters do
+# Folders of installed packages, each with a separator at its end: the user's package `torch_mine` is not `torch`.
+_INSTALLED = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+        *(*site.getsitepackages(), site.getusersitepackages(), Path(__file__).parents[1]),
+        Path(torch.__file__).parents[1],  # packages that PYTHONPATH or a .pth file adds, as on clusters
+    )
 )
-_ATOMS = (str, bytes, float, complex, torch.dtype, torch.device, type(None), type(...))
+#: The key of a run contains their releases, so a fingerprint does not.
+_IN_KEYS = ("torch", "neuralop_mup")
+_ATOMS = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _WRAPPERS = (staticmethod, classmethod, property, types.MethodType, functools.cached_property, functools._lru_cache_wrapper)
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
@@ -55,8 +62,9 @@ def fingerprint(value: Any) -> str:
     Returns
     -------
     str
-        64 hex digits. Numbers that are equal have one fingerprint (1 and 1.0), and so have lists and tuples, and arrays of
-        NumPy's and torch's. What a function reaches by a name that it makes up itself (``getattr``, ``eval``) is not seen.
+        64 hex digits. Lists and tuples have the same fingerprint, and so have arrays of NumPy and torch; 1 and 1.0 differ.
+        Not seen are files and environment variables that a function reads, and names that it makes up itself (``getattr``,
+        ``eval``, ``importlib``). Versions of torch and of this package do not count: a run's key contains their releases.
 
     Raises
     ------
@@ -66,10 +74,10 @@ def fingerprint(value: Any) -> str:
     Examples
     --------
     >>> from neuralop_mup.lab.fingerprint import fingerprint
-    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1), fingerprint([1]) == fingerprint((1.0,))
+    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1), fingerprint([1]) == fingerprint((1,))
     (True, True)
-    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
-    False
+    >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2), fingerprint(1) == fingerprint(1.0)
+    (False, False)
     """
     try:
         return _digest(value, {})
@@ -120,8 +128,6 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
         values = torch.atleast_1d(value.detach().cpu().resolve_conj().resolve_neg()).contiguous()
         content = values.view(torch.uint8).numpy().data if values.numel() else b""
         return f"tensor {str(values.dtype)[6:]} {tuple(value.shape)} {value.requires_grad}", content, []
-    if isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer()):
-        return "number", str(int(value)).encode(), []
     if isinstance(value, _ATOMS):
         return kind, repr(value).encode(), []
     if type(value) in (list, tuple):
@@ -132,7 +138,8 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
         return "set", b"", sorted(map(fingerprint, value))
     if isinstance(value, _NAMED) and (module := _installed_as(value)):
         owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # of what it is a method
-        version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
+        package = module.partition(".")[0]
+        version = "" if package in _IN_KEYS else getattr(sys.modules.get(package), "__version__", "")
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
     if isinstance(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
@@ -155,7 +162,10 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
 
 def _installed_as(value: Any) -> str | None:
     """The module of an installed package, or of Python, that something is of; None for the user's own, or a notebook's."""
-    name = (value.__name__ if isinstance(value, types.ModuleType) else value.__module__) or "builtins"
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    if name is None and isinstance(value, types.FunctionType):  # made by exec
+        return None
+    name = name or "builtins"
     module = sys.modules.get(name)
     if module is None or name in ("__main__", "__mp_main__"):
         return None

@@ -1,12 +1,14 @@
-"""What became of one training run: one of four kinds, and what was measured. Nothing is scheduled here."""
+"""The outcome of one training run: one of four kinds, and its measurements."""
 
 import copy
+import hashlib
 import math
 import platform
 import random
 import threading
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -14,7 +16,7 @@ from functools import cache
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,22 +24,22 @@ import torch
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
-#: How a run ends: with a finite loss; with one that is no finite number; by a MupError, since the configuration cannot work;
-#: by its surroundings (a full disk, memory, a killed process) or by any other exception. A failed one may be mended and run
-#: again; the others would end the same way again.
+#: How a run ends: with a finite loss; with a loss that is not finite; by a MupError, because the configuration cannot work;
+#: or by any other exception, a full disk, too little memory or a kill. A failed run is repeated; the others would end in the
+#: same way.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
-#: What is no fault of a run: no space, no such file, no memory, a module that is not there.
+#: Errors that the run did not cause: no space, missing file, no memory, missing module.
 _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
-#: Held while a run is trained: torch's random numbers and threads belong to the whole process. The thread that holds it may
-#: train further runs, since a train function may itself tune.
+#: Held during a run: torch's random numbers and threads belong to the whole process. The thread that holds it may train
+#: further runs, since a train function may call tune.
 _BUSY = threading.RLock()
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
-    """The outcome of a run that ended without telling how, with the keys of any outcome.
+    """Return the outcome of a run that failed, with the keys of any outcome.
 
-    ``outcome`` is one of :data:`KINDS`; ``again``: whether its surroundings are to blame, so that the same run may end
-    otherwise at once; ``versions``, ``host`` and ``date``: of the process in which it ended.
+    ``outcome`` is one of :data:`KINDS`. ``again``: whether the cause is outside of the run, so that it may complete if it is
+    repeated. ``versions``, ``host`` and ``date`` belong to the process that trained it.
     """
     return {
         "outcome": FAILED,
@@ -55,15 +57,21 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of every package that decides the numbers of a run."""
+    """Return the versions of Python and of every package that determines the numbers of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
     found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
     return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
 
 
+def releases() -> dict[str, str]:
+    """Return the releases, major and minor, that are part of a run's key: of this package and of torch."""
+    installed = {"neuralop-mup": __version__, "torch": torch.__version__}
+    return {name: ".".join(str(version).split(".")[:2]) for name, version in installed.items()}
+
+
 @contextmanager
 def same_random_state() -> Iterator[None]:
-    """The caller's random numbers, of Python, NumPy and torch, go on afterwards as if nothing had been drawn."""
+    """Restore the random states of Python, NumPy and torch afterwards."""
     python, numpy = random.getstate(), np.random.get_state()
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -74,16 +82,23 @@ def same_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
-    """Run once; whatever ``train`` raises becomes part of the outcome.
+class Sent(NamedTuple):
+    """A train function in a file, for runs in other processes."""
+
+    path: Path
+    digest: str  # of the pickle in the file: a worker loads only what the command that sends it runs has written
+
+
+def execute(version: str, train: Callable[..., Any] | Sent, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+    """Train once; whatever ``train`` raises becomes part of the outcome.
 
     Parameters
     ----------
     version : str
-        Of the package that sends the run: a worker of another one would give other numbers.
-    train : callable or Path
-        Or the file that holds it. A copy of it is called, so that nothing that it holds carries over to another run, with a
-        copy of ``config`` and with ``how``.
+        Version of the package that sends the run: the numbers of another version may differ.
+    train : callable or Sent
+        Or the file that contains it. It is called with a copy of ``config`` and with ``how``, and it is a copy itself, so
+        that no state reaches another run.
 
     Raises
     ------
@@ -92,16 +107,16 @@ def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str,
     """
     if __version__ != version:
         raise MupError(
-            f"A worker has neuralop_mup {__version__}, and the command that sends it runs has {version}: their numbers "
-            "would differ. Install the same version everywhere."
+            f"A worker has neuralop_mup {__version__}, but the command that sends it runs has {version}. Their numbers may "
+            "differ. Install the same version everywhere."
         )
     if "place" in how and not Path(how["place"]).is_dir():
-        raise MupError(f"A worker does not see {how['place']}: choose a folder that every machine sees.")
-    train = _stored(train) if isinstance(train, Path) else copied(train)
+        raise MupError(f"A worker does not see {how['place']}. Choose a folder that every machine sees.")
+    train = _stored(train) if isinstance(train, Sent) else copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
-            "The executor trains several runs in one process at once, in threads, where they would draw from each other's "
-            "random numbers: give one whose workers are processes of one thread each."
+            "The executor trains several runs at once in the threads of one process, so they would share random numbers. "
+            "Pass an executor whose workers are processes with one thread each."
         )
     start = time.perf_counter()
     try:
@@ -115,36 +130,40 @@ def execute(version: str, train: Callable[..., Any] | Path, config: Mapping[str,
     return outcome
 
 
-def _stored(path: Path) -> Callable[..., Any]:
-    """A train function in a file, for runs in other processes: its tensors are mapped, so that these share their memory."""
+def pickle_digest(path: Path) -> str:
+    """Return the sha256 of the part of a file of ``torch.save`` that can run code; the rest is numbers."""
+    with zipfile.ZipFile(path) as file:
+        return hashlib.sha256(b"".join(file.read(name) for name in file.namelist() if name.endswith(".pkl"))).hexdigest()
+
+
+def _stored(sent: Sent) -> Callable[..., Any]:
+    """Load a train function. Its tensors are mapped, so that processes share their memory."""
     try:
-        return torch.load(path, mmap=True, weights_only=False)
+        if pickle_digest(sent.path) != sent.digest:
+            raise ValueError("it is not the file that was written for this run")
+        return torch.load(sent.path, mmap=True, weights_only=False)
     except Exception as error:  # whatever reading a file and unpickling raise
         raise MupError(
-            f"A worker cannot read the train function from {path} ({error}): choose a folder that every machine sees, and "
-            "define the function in a file that each of them can import."
+            f"A worker cannot read the train function from {sent.path} ({error}). Choose a folder that every machine sees, "
+            "and define the function in a file that each of them can import."
         ) from error
 
 
 def copied(value: Any) -> Any:
-    """A copy down to the last value; what cannot be copied, such as an open file, is given as it is."""
+    """Return a deep copy, or the value itself if it cannot be copied, such as an open file."""
     try:
         return copy.deepcopy(value)
-    except Exception:  # whatever an object raises that refuses
+    except Exception:  # objects raise anything in their own copy methods
         return value
 
 
 def _ended(value: Any) -> dict[str, Any]:
-    """The outcome of what ``train`` returned."""
+    """Return the outcome of a run that returned a value."""
     metrics = dict(value) if isinstance(value, Mapping) else {"loss": value}
-    if "loss" not in metrics:
-        raise TypeError(f"train returned the keys {', '.join(map(str, metrics))}, but no 'loss'; add it.")
     try:
         loss = float(metrics["loss"])
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"train returned {metrics['loss']!r} as the loss; return a number, or a dict with one under 'loss'."
-        ) from None
+    except (KeyError, TypeError, ValueError):
+        raise TypeError(f"train returned {value!r}; return a number, or a dict with one under 'loss'.") from None
     outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
     if math.isfinite(loss):
         return {**outcome, "outcome": COMPLETE, "error": None, "loss": loss}
@@ -152,7 +171,7 @@ def _ended(value: Any) -> dict[str, Any]:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
-    """The outcome of an exception: what caused it says whose fault it is."""
+    """Return the outcome of a run that raised; the causes of the exception decide its kind."""
     around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
     refused = isinstance(error, MupError) and not around
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
@@ -163,7 +182,7 @@ def _raised(error: BaseException) -> dict[str, Any]:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    """The error and what it was raised from."""
+    """Return the error and the errors that it was raised from."""
     if error is None:
         return []
     return [error, *_causes(error.__cause__ or (None if error.__suppress_context__ else error.__context__))]
@@ -185,39 +204,39 @@ def plain(value: Any) -> Any:
 
 
 def is_final(record: Mapping[str, Any]) -> bool:
-    """Whether a recorded run would end the same way again."""
+    """Return whether a run would end in the same way again."""
     return record["outcome"] != FAILED
 
 
 def is_complete(record: Mapping[str, Any]) -> bool:
-    """Whether a recorded run ended with a finite loss."""
+    """Return whether a run ended with a finite loss."""
     return record["outcome"] == COMPLETE
 
 
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
-    """Two sentences, after a space: the first error, and how to go on; empty without errors."""
+    """Return two sentences, after a space: the first error, and how to continue; empty without errors."""
     wrong = next((r for r in records if r["error"]), None)
     if wrong is None:
         return ""
-    again = "Once its cause is mended, the same call on the same folder runs it again."
-    final = "Such a run is not repeated: try other values, or mend the code, which makes it another run."
+    again = "Fix its cause; the same call on the same folder then repeats the run."
+    final = "Such a run is not repeated: try other values, or fix the code, which makes it another run."
     return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 
 def score(ends: Collection[Mapping[str, Any]], seeds: int) -> float:
-    """Mean loss of a point's records, by which points are compared: infinite unless every seed completed."""
+    """Return the mean loss of a point, by which points are compared: infinite unless every seed completed."""
     complete = len(ends) == seeds and all(map(is_complete, ends))
     return mean_and_std([end["loss"] for end in ends])[0] if complete else math.inf
 
 
 def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:
-    """Of points and their records the point of lowest score, and that; (None, inf) where none has every seed."""
+    """Return the point with the lowest score, and the score; (None, inf) if no point completed with every seed."""
     best, loss = min(((point, score(ends, seeds)) for point, ends in points), key=itemgetter(1), default=(None, math.inf))
     return (None if loss == math.inf else best), loss
 
 
 def mean_and_std(losses: Sequence[float]) -> tuple[float, float]:
-    """Mean and population standard deviation; (inf, nan) of nothing."""
+    """Return mean and population standard deviation; (inf, nan) for no losses."""
     if not losses:
         return math.inf, math.nan
     mean = math.fsum(losses) / len(losses)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
-from neuralop_mup.lab.wording import name_of
+from neuralop_mup.lab.wording import in_words
 
 GREY, FAINT = "#555555", "#e6e6e6"
 #: From the smallest to the largest size, light to dark: also readable in grey.
@@ -147,7 +147,7 @@ def plot_curves(
         axes.set_xscale("log", base=2 if name == "lr" else 10)
     axes.set_yscale("log" if low > 0 else "linear")
     axes.set_ylim(low / 1.15 if low > 0 else low - 0.08 * (high - low or 1.0), ceiling)
-    marks = ["★ lowest mean", "band, bar: range over seeds"]
+    marks = ["★ lowest mean", "bar: range over seeds"]
     for i, ((label, rule, losses), complete) in enumerate(zip(curves, whole, strict=True)):
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
@@ -155,19 +155,17 @@ def plot_curves(
         # What is below a single point shows.
         size = {"markersize": 4} if is_walk else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
         axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
+        axes.vlines(x, least, most, color=colour, linewidth=2.4, alpha=0.5)
         if is_walk:
-            axes.fill_between(x, least, most, color=colour, alpha=0.2, linewidth=0)
             best = int(np.argmin(mean))
             axes.plot(x[best], mean[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
-        else:
-            axes.vlines(x, least, most, color=colour, linewidth=2.4)
         if failed := [value for value in losses if value not in complete]:  # at a height that is a share of the axis
             at, up = [0.97 - 0.04 * i] * len(failed), axes.get_xaxis_transform()
             axes.plot(failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
     ticks_at(axes, values)
     value_axis(axes)
-    axes.set_xlabel(name_of(name), fontsize=TEXT)
+    axes.set_xlabel(in_words(name), fontsize=TEXT)
     axes.set_ylabel(loss, fontsize=TEXT)
     axes.legend(fontsize=SMALL, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), labelspacing=1.0)
     return finish(figure, path, title, list(dict.fromkeys(marks)))

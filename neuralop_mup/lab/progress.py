@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.wording import params
+from neuralop_mup.lab.wording import counted, params
 
 _SILENCE = 30.0  # seconds between two lines where the bar cannot be drawn anew
 
@@ -52,7 +52,7 @@ class Progress:
         if not is_complete(record):
             self.note(f"{what}: {record['outcome'].upper()}, {record['error']}")
         else:
-            self._bar.set_postfix_str(f"{self._runs} runs, {what}: {record['loss']:.4g}", refresh=False)
+            self._bar.set_postfix_str(f"{counted(self._runs, 'run')}, {what}: {record['loss']:.4g}", refresh=False)
         self._bar.update(self._costs.get(record.get("size"), 1.0))
 
     def tick(self) -> None:

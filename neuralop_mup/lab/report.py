@@ -9,9 +9,8 @@ from typing import Any
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.search import edge_of, is_number
 from neuralop_mup.lab.statistics import told_apart
-from neuralop_mup.lab.study import the
+from neuralop_mup.lab.study import edge_of, is_number, the
 
 # What a study showed
 
@@ -49,12 +48,13 @@ def verdict(results: Results) -> list[str]:
         if edge := edge_of(value, study.space.get(name)):
             of = f" of {the(study.base)}" if study.base else ""
             said.append(
-                f"The best {wording.name_of(name)}{of}, {wording.number(value)}, is the {edge} that was searched, so the "
+                f"The best {wording.in_words(name)}{of}, {wording.number(value)}, is the {edge} that was searched, so the "
                 f"optimum may lie outside: extend its grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
-        said.append(f"{failed} of {len(results.records)} runs did not complete; a point with such a seed does not compete.")
+        runs = wording.counted(len(results.records), "run")
+        said.append(f"{failed} of {runs} did not complete; a point with such a seed does not compete.")
     if len(study.seeds) == 1:
         said.append("There was one seed only, so none of these numbers has an error bar.")
     return said
@@ -90,7 +90,8 @@ def _carried(results: Results) -> list[str]:
 
 def _why(results: Results, row: Mapping[str, Any]) -> str:
     failed = [r for r in results.carried(row["size"], row["rule"]) if r["error"]]
-    return f"{len(failed)} of {row['trials']} runs: {wording.line(failed[0]['error'] or 'no finite loss')[:160]}"
+    why = wording.line(failed[0]["error"] or "no finite loss")[:160]
+    return f"{len(failed)} of {wording.counted(row['trials'], 'run')}: {why}"
 
 
 # Its tables
@@ -178,7 +179,9 @@ def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
     for record in records:
         where = {**record.get("versions", {}), "host": record.get("host", "not recorded")}
         dates.setdefault(", ".join(f"{name} {value}" for name, value in where.items()), []).append(record.get("date", "–"))
-    return "\n".join(f"- {len(own)} runs: {where}; {min(own)} to {max(own)}" for where, own in dates.items())
+    return "\n".join(
+        f"- {wording.counted(len(own), 'run')}: {where}; {min(own)} to {max(own)}" for where, own in dates.items()
+    )
 
 
 # The page
@@ -280,4 +283,4 @@ def _figure(results: Results, title: str) -> str:
         label = f"{labels[study.target]}\n{wording.rule_name(rule)}"
         curves.append((label, rule, {value: losses} if losses else {}))
     plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
-    return f"![Loss against {wording.name_of(name)}: the base's curve, and what was trained with its best]({name}.png)"
+    return f"![Loss against {wording.in_words(name)}: the base's curve, and what was trained with its best]({name}.png)"

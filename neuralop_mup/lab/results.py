@@ -9,8 +9,7 @@ from typing import Any
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, mean_and_std, score
 from neuralop_mup.lab.records import params_key
-from neuralop_mup.lab.search import edge_of, is_number
-from neuralop_mup.lab.study import Study, the
+from neuralop_mup.lab.study import Study, edge_of, is_number, the
 
 Record = dict[str, Any]
 

@@ -1,7 +1,6 @@
-"""The loop that trains what a plan wants: asks it for the runs that are missing until there are none. Only it writes.
+"""The loop that trains the missing runs of a study until there are none.
 
-What a run gave is in the folder before the next one is planned, so a kill at any time loses at most the runs that were under
-way.
+Each result is in the folder before the next run is chosen, so a kill at any time loses at most the runs in progress.
 """
 
 import pickle
@@ -16,25 +15,26 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.engines import InlineEngine
 from neuralop_mup.lab.files import save_torch, writing
-from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
+from neuralop_mup.lab.outcome import Sent, execute, failed, is_complete, is_final, pickle_digest
 from neuralop_mup.lab.progress import Progress
 from neuralop_mup.lab.records import Records, Run
+from neuralop_mup.lab.wording import counted
 
-_LARGE = 1 << 20  # bytes of a train function that are not sent with every run
+_LARGE = 1 << 20  # bytes: a larger train function is not sent with each run
 
 
-def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, known: Any = None) -> Records:
-    """Train what a plan wants until it wants nothing more.
+def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
+    """Train the missing runs of a study until there are none.
 
     Parameters
     ----------
-    plan : object
+    study : object
         ``wanted(records)`` gives the runs (``Run`` of ``neuralop_mup.lab.records``) that may start now and are not done, in
         the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
         ``left(records)``, how many of each size are left, for the time left; and ``save(records)``, called at the end,
         however it ends.
-    folder : str or Path
-        Keeps the runs; what is there already is not trained again, whichever plan asked for it.
+    folder : str, Path or Records
+        Keeps the runs; what is there already is not trained again, whichever study asked for it.
     engine : object
         Where runs are executed; it is closed at the end.
     progress : bool, default True
@@ -65,43 +65,36 @@ def run(plan: Any, *, folder: str | Path, engine: Any, progress: bool = True, kn
     >>> [row["loss"] for row in study.rows(records)]
     [0.0625, 0.0]
     """
-    records = Records(folder, known)
-    display = Progress(getattr(plan, "name", records.folder.name), getattr(plan, "costs", {}), progress)
+    records = folder if isinstance(folder, Records) else Records(folder, known)
+    display = Progress(getattr(study, "name", records.folder.name), getattr(study, "costs", {}), progress)
     with closing(engine), closing(display), records.held():
-        loop = _Loop(plan, records, engine, display)
+        loop = _Loop(study, records, engine, display)
         try:
             loop.run()
-        except KeyboardInterrupt:
-            text = (
-                f"Stopped. Finished runs are in {folder}; the same command resumes there. A run that was under way goes on "
-                "from its last checkpoint. There is one every five minutes; a shorter run begins again."
-            )
-            display.note(text)
-            raise KeyboardInterrupt(text) from None
         finally:
-            loop.forget()
-            getattr(plan, "save", lambda records: None)(records)
+            for path in records.folder.glob("train-*.pt"):  # from which workers read train functions
+                with suppress(OSError):  # Windows keeps what is mapped
+                    path.unlink()
+            getattr(study, "save", lambda records: None)(records)
         return records
 
 
 class _Loop:
-    """Hands the runs that a plan wants to an engine, and takes in what comes back."""
+    """Sends the missing runs of a study to an engine, and keeps the results."""
 
-    def __init__(self, plan: Any, records: Records, engine: Any, display: Progress) -> None:
-        self.plan = plan
-        self.records = records
-        self.engine = engine
-        self.display = display
+    def __init__(self, study: Any, records: Records, engine: Any, display: Progress) -> None:
+        self.study, self.records, self.engine, self.display = study, records, engine, display
         self._queue: deque[Run] = deque()
         self._pending: dict[Future, Run] = {}
-        self._lost: set[str] = set()  # runs that their surroundings ended: they are tried once more, one by one
+        self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
         self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
-        """Until nothing is wanted any more."""
+        """Train until no run is missing."""
         left = self._ask()
-        self.display.note(f"{self.display.name}: {left.total()} runs; results in {self.records.folder}")
-        for note in filter(None, [*self.records.notes, getattr(self.engine, "note", "")]):
+        self.display.note(f"{self.display.name}: {counted(left.total(), 'run')}; results in {self.records.folder}")
+        others = self.records.of_other_releases(self._queue)
+        for note in filter(None, [*self.records.notes, others, getattr(self.engine, "note", "")]):
             self.display.note(note)
         while True:
             while len(self._pending) < (1 if self._lost else self.engine.capacity) and (run := self._next()) is not None:
@@ -113,25 +106,19 @@ class _Loop:
             for future in ended:
                 self._settle(self._pending.pop(future), future)
 
-    def forget(self) -> None:
-        """Remove what others read train functions from."""
-        for path in self.records.folder.glob("train-*.pt"):
-            with suppress(OSError):  # Windows keeps what is mapped
-                path.unlink()
-
     def _next(self) -> Run | None:
-        """A run that is wanted and not under way."""
+        """Return a missing run that is not in progress, if there is one."""
         if not self._queue:
             self._ask()
         return self._queue.popleft() if self._queue else None
 
     def _ask(self) -> Counter:
-        """Queue what is wanted now. How many of each size are left."""
+        """Queue the missing runs, and return the number of runs of each size that are left."""
         under_way = {run.id for run in self._pending.values()}
-        wanted = {run.id: run for run in self.plan.wanted(self.records) if run.id not in under_way}
+        wanted = {run.id: run for run in self.study.wanted(self.records) if run.id not in under_way}
         self._queue.extend(wanted.values())
         missing = Counter(run.labels.get("size") for run in [*wanted.values(), *self._pending.values()])
-        left = Counter(getattr(self.plan, "left", lambda records: missing)(self.records))
+        left = Counter(getattr(self.study, "left", lambda records: missing)(self.records))
         self.display.left(left)
         return left
 
@@ -142,7 +129,7 @@ class _Loop:
         self._pending[self.engine.submit(execute, __version__, self._travelling(run.train), run.config, **how)] = run
 
     def _travelling(self, train: Any) -> Any:
-        """A train function; or where it holds much, which would travel with each run, what reads it from the folder."""
+        """Return a train function, or for a large one a reference to a file of the folder."""
         if isinstance(self.engine, InlineEngine):
             return train
         if id(train) not in self._sent:
@@ -151,12 +138,12 @@ class _Loop:
             with suppress(pickle.PicklingError, AttributeError, TypeError):
                 with writing(self.records.folder), whole_file(path) as part:
                     save_torch(train, part)
-                sent = path if path.stat().st_size > _LARGE else train
+                sent = Sent(path, pickle_digest(path)) if path.stat().st_size > _LARGE else train
             self._sent[id(train)] = train, sent
         return self._sent[id(train)][1]
 
     def _settle(self, run: Run, future: Future) -> None:
-        """Take in what a run gave, or what became of its process."""
+        """Keep the outcome of a run, or of its process."""
         error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, MupError):
             raise error
@@ -168,7 +155,7 @@ class _Loop:
         for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
             self.display.note(note)
         self.records.write(run, outcome)
-        # One death may take others along, and memory may be short for several: only a run by itself can be blamed.
+        # A run may be lost because of others: their death, or memory that is too small for several. Repeat it by itself.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)
             self._queue.appendleft(run)
@@ -176,7 +163,7 @@ class _Loop:
             return
         if not is_final(outcome):
             self.records.give_up(run)
-        if not is_complete(outcome):  # its plan may not want the other seeds of this point any more: it is asked anew
+        if not is_complete(outcome):  # its study may not want the other seeds of this point any more: ask it again
             point = {**run.labels, "seed": None}
             self._queue = deque(other for other in self._queue if {**other.labels, "seed": None} != point)
         self._lost &= {other.id for other in self._queue}

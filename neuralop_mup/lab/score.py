@@ -132,15 +132,12 @@ class Score:
                     f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It is called as "
                     f"{_FORM}."
                 ) from error
-        shape = tuple(getattr(value, "shape", ()))
-        number = value.item() if shape == () and hasattr(value, "item") else value
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            what = f"an array of shape {shape}" if shape else repr(number)
-            raise MupError(f"The score {self.name} gives {what}; it must return one real number, the lower the better.")
-        if number < 0:
+        number = value.item() if getattr(value, "ndim", None) == 0 else value
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
+            shown = f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(number)
             raise MupError(
-                f"The score {self.name} gives {number:.4g}: lower is better and at least 0; return the error, not its "
-                "negative."
+                f"The score {self.name} returns {shown}; it must be one number of at least 0, the lower the better, such as "
+                "an error and not its negative."
             )
         return float(number)
 

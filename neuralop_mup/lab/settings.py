@@ -4,6 +4,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import pairwise
@@ -15,7 +16,7 @@ from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE, OF_INIT, SMALL_KERNELS, check_multipliers
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.search import log2_grid
+from neuralop_mup.lab.study import log2_grid
 from neuralop_mup.optim.clip import clip_spectral_grad_value_
 from neuralop_mup.optim.groups import MuAdam, MuAdamW, MuSGD
 from neuralop_mup.optim.musoap import optimizer as musoap
@@ -114,11 +115,8 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
         If there is no such optimizer, or if it is a class that says nothing of how a plan makes it.
     """
     known = {**{key.lower(): key for key in OPTIMIZERS}, **{name.lower(): key for name, key in _CLASSES.items()}}
-    if isinstance(given, str) and "." in given:
-        try:
-            given = pkgutil.resolve_name(given)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise MupError(f"There is no optimizer {given!r}: {error}.") from error
+    with suppress(ImportError, AttributeError, ValueError):
+        given = pkgutil.resolve_name(given) if isinstance(given, str) and "." in given else given
     name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if isinstance(given, str) or (name in _CLASSES and given.__module__.startswith("neuralop_mup.")):
         if name.lower() not in known:
@@ -133,18 +131,12 @@ def optimizer_of(given: Any) -> tuple[str, dict[str, Choice]]:
     return name, {**OPTIMIZERS, name: Choice(make, betas=False, is_own=True)}
 
 
-#: Arguments of MuSOAP whose names changed, and their names in kept runs.
-KEPT_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
-
-
 def optimizer_arguments(s: "Settings") -> dict[str, Any]:
-    """Every argument of a run's optimizer, those that nobody gave among them; none of the user's own."""
+    """Return all arguments of a run's optimizer, including defaults; none for an optimizer of the user."""
     if s.choice.is_own:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
-    # Kept runs do not have ``start_error``, which came later and does nothing unless it is given.
-    known = {p.name: p.default for p in parameters if p.default is not p.empty and p.name != "start_error"}
-    return {KEPT_NAMES.get(name, name): value for name, value in {**known, **s.arguments}.items()}
+    return {**{p.name: p.default for p in parameters if p.default is not p.empty}, **s.arguments}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +219,7 @@ class Settings:
                         f"{key} = {value} with the optimizer {config.get('optimizer', 'adam')!r} cannot be used: it belongs "
                         f"to the optimizer {key}."
                     )
-                values["arguments"] = {**value}
+                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}  # of release 0.3
             elif key in known:
                 values[key] = {**value, **values.get(key, {})} if key in _MASTERS else value
             else:
@@ -239,9 +231,9 @@ class Settings:
             raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
         choice = self.choice
         for name in ("lr", "weight_decay"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(choice, name))
-            check_number(name, getattr(self, name))
+            value = getattr(choice if getattr(self, name) is None else self, name)
+            check_number(name, value)
+            object.__setattr__(self, name, float(value))  # 1 and 1.0 train in the same way, so they are one run
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
         check_decay("beta2", self.beta2)
@@ -288,8 +280,6 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     given |= {"betas": (0.9, s.beta2)} if choice.betas else {}
     if choice.aux_lr is not None:
         given["adamw_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
-    if "period" in given:  # the name in runs of release 0.3
-        given["mode_stride"] = given.pop("period")
     optimizer = choice.make(model, s.lr, steps) if choice.is_own else choice.make(model, **given)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise MupError(f"The optimizer {s.optimizer} makes {optimizer!r}, and must make a torch.optim.Optimizer.")

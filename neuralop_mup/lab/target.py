@@ -25,7 +25,7 @@ from neuralop_mup.lab.records import WEIGHTS, Records
 from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.training import name_of, quiet
+from neuralop_mup.lab.training import function_name, quiet, variable_of
 from neuralop_mup.validation import check_count
 
 
@@ -107,14 +107,11 @@ class Tuned:
         (torch.Size([2, 1, 16]), 'ndarray')
         """
         if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
-            own = self._made["processor"]
+            own = self._made["processor"] or "none"
             raise MupError(
-                f"The target was trained with a processor of your own ({own}), which the folder cannot hold: give it, "
-                "nm.load_tuned(folder, build, processor=…)."
-                if own
-                else "The target was trained on batches as your loaders or data sets gave them, so what units they have is "
-                "not known here. Call tuned.model on fields prepared as in these batches, or tune with processor=…, or with "
-                "arrays (x, y), which are normalised here."
+                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Pass "
+                "it, nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y); or call "
+                "tuned.model on fields prepared as in training."
             )
         check_count("batch_size", batch_size, "samples")
         fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
@@ -136,11 +133,6 @@ class Tuned:
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:
             module.training = training
-        if not torch.isfinite(out).all() and torch.isfinite(fields).all():
-            raise MupError(
-                f"The prediction is not finite although x is: the processor, a {type(self.processor).__name__}, uses y, "
-                "which a prediction has not, or the model leaves the finite numbers there. Call the two yourself."
-            )
         out = out[:, 0] if lacks_channels and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
@@ -201,23 +193,22 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    tuned = load_target(Path(folder), build, processor)
+    Records(folder)  # a folder of an earlier version is refused
+    tuned = load_target(Results.load(folder), build, processor)
     made = tuned._made
     with suppress(MupError):  # of what cannot be looked into nothing is known
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
-                f"The function {name_of(build)} is not as it was when {folder} was tuned: its code, what it uses or the "
-                "version of a package is another one. Its target may predict otherwise; give the function as it was.",
+                f"The function {function_name(build)} has changed since {folder} was tuned: its code, what it uses, or the "
+                "version of a package. The target may predict other values. Pass the function as it was.",
                 stacklevel=2,
             )
     return tuned
 
 
-def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
-    """The target of the study that ran last in the folder; see :func:`load_tuned`."""
-    Records(folder)  # one of an earlier version is told
-    results = Results.load(folder)
-    study = results.study
+def load_target(results: Results, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
+    """Read the target of a study; see :func:`load_tuned`."""
+    study, folder = results.study, results.folder
     done = [record for record in results.carried(study.target, study.rules[0]) if study.keeps and is_complete(record)]
     if not done:
         raise MupError(
@@ -231,7 +222,7 @@ def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor:
     if build is None and not made["is_fno"]:
         raise MupError(
             f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
-            f"nm.load_tuned({str(folder)!r}, {made['build'].rpartition('.')[2]})."
+            f"nm.load_tuned({str(folder)!r}, {variable_of(made['build'])})."
         )
     builder: Any = FNO if made["is_fno"] else build
     try:
@@ -241,7 +232,7 @@ def load_target(folder: Path, build: Callable[..., nn.Module] | None, processor:
         model.load_state_dict(content["weights"])
     except Exception as error:  # the function is the user's
         raise MupError(
-            f"{name_of(builder)}({_arguments(made['size'])}) does not give the model in {folder}: "
+            f"{function_name(builder)}({_arguments(made['size'])}) does not give the model in {folder}: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Give the function that was tuned, as it was."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)

@@ -23,7 +23,7 @@ from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
-from neuralop_mup.lab.outcome import copied
+from neuralop_mup.lab.outcome import copied, releases
 from neuralop_mup.lab.problems.base import Problem, relative, relative_l2
 from neuralop_mup.lab.problems.batches import advanced
 from neuralop_mup.lab.problems.data import ProblemData
@@ -38,6 +38,7 @@ from neuralop_mup.lab.settings import (
     build_scheduler,
     optimizer_arguments,
 )
+from neuralop_mup.validation import check_names
 
 Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 #: Raise it whenever the same configuration gives other numbers.
@@ -69,12 +70,13 @@ class FNOs:
         n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
             raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
+        check_names(size, FNO)
         return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
     """The model of a size; MupError where that fails."""
-    call = f"{name_of(build)}(**{dict(size)})"
+    call = f"{function_name(build)}(**{dict(size)})"
     try:
         model = build(**size)
     except MupError:
@@ -91,9 +93,15 @@ def n_params(model: nn.Module) -> int:
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
-def name_of(build: Any) -> str:
+def function_name(build: Any) -> str:
     """What a function that builds models is called."""
     return getattr(build, "name", None) or getattr(build, "__qualname__", type(build).__name__)
+
+
+def variable_of(name: str) -> str:
+    """Return a name that a user may write for a function: a lambda has none."""
+    last = name.rpartition(".")[2]
+    return last if last.isidentifier() else "build"
 
 
 def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
@@ -187,7 +195,8 @@ class Unrolled(nn.Module):
 
     def __init__(self, model: nn.Module, data: ProblemData) -> None:
         super().__init__()
-        self.model, self.steps, self.history, self.pushforward = model, data.rollout, data.history, data.pushforward
+        self.model, self.steps, self.history = model, data.rollout, data.history
+        self.pushforward = getattr(data, "pushforward", False)
 
     def forward(self, x: torch.Tensor, **batch: Any) -> torch.Tensor:
         """Predictions of all steps, in the order of ``y``."""
@@ -312,7 +321,7 @@ class Training:
         is_fno = isinstance(self.build, FNOs)
         channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
         return {
-            "build": name_of(self.build),
+            "build": function_name(self.build),
             "is_fno": is_fno,
             "build_is": self.fingerprints["build"],
             "size": {**channels, **s.model},
@@ -367,7 +376,7 @@ class Training:
         data, steps = self.data, len(train) * s.epochs
         folder = Path(place) if place is not None and Path(place).is_dir() else None
         if folder is not None:
-            key = fingerprint([self.fingerprints, {k: v for k, v in config.items() if k != "device"}])
+            key = fingerprint([self.fingerprints, releases(), {k: v for k, v in config.items() if k != "device"}])
             state = {"model": model, "optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
             trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, notes.append, **state)
             trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()

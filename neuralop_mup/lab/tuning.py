@@ -1,42 +1,43 @@
-"""The calls: ``train`` and ``tune`` of a model on data, ``sweep`` and ``transfer`` of a train function of the user's own.
-Each makes a study, and a loop trains what is missing of it.
-"""
+"""The calls: ``train`` and ``tune`` for a model and data, ``sweep`` and ``transfer`` for a train function of the user."""
 
 import shlex
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from neuralop_mup._version import __version__
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.accuracy import accuracy
+from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices, make_engine
 from neuralop_mup.lab.files import check_room, writing
-from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.plan import Plan, make_plan
+from neuralop_mup.lab.outcome import execute, is_complete
+from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Settings
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.study import Study, checked
 from neuralop_mup.lab.target import Tuned, load_target
-from neuralop_mup.lab.training import FNOs, name_of
+from neuralop_mup.lab.training import FNOs, function_name, variable_of
 
 
 def results_of(
-    study: Study, *, folder: str | Path, n_workers: int | None, engine: Any = None, executor: Any = None,
+    study: Study, folder: str | Path | Records, *, n_workers: int | None, engine: Any = None, executor: Any = None,
     progress: bool = True, devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
-    """Train what is missing of a study, as :func:`sweep` says."""
+    """Train the missing runs of a study, as described in :func:`sweep`."""
     made = make_engine(engine, executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
     records = run(study, folder=folder, engine=made, progress=progress)
-    return Results(study, study.rows(records), Path(folder))
+    return Results(study, study.rows(records), records.folder)
 
 
 def transfer_study(
@@ -104,11 +105,15 @@ def sweep(
 ) -> Results:
     """Train over a space of hyperparameters, keeping every run in a folder.
 
-    A run is kept by its configuration and what ``train`` is: its code, with all that it uses and holds
-    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). So the same call on the same folder resumes: what is finished is not
-    trained again, what was under way when the command was killed is, and so is what failed by its surroundings or by an
-    exception. A loss that is not finite, or a MupError, is a result. A folder may hold any number of studies, and values
-    and seeds may be added to one.
+    The same call on the same folder resumes: finished runs are not trained again. Interrupted runs are, and so are runs that
+    failed by an exception, a full disk or too little memory. A loss that is not finite, or a MupError, is a result. A folder
+    may contain any number of studies, and you may add values and seeds to one.
+
+    A run is reused only if nothing that its key contains has changed: its configuration, the releases (major and minor) of
+    this package and of torch, and ``train``, by its code with the globals, functions and classes that it uses
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
+    ``train`` reads, what it downloads, and modules that it imports by a name made at run time. If these change, use another
+    folder, or put what identifies them into ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
 
     Parameters
     ----------
@@ -128,11 +133,11 @@ def sweep(
         Runs at once; default one per core, at most one per run, and 1 for a function that other processes cannot import
         (a lambda, or one of a notebook). With 1 the runs are executed in this process, whose thread
         settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads.
-    engine : {"local", "ray"} or object, optional
+    engine : object, optional
         Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
-    executor : concurrent.futures.Executor or callable, optional
-        In the place of an engine: any executor of processes, or a function that makes one (so that it can be replaced when
-        it breaks); give ``n_workers``, as many as it has.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Instead of an engine: any executor of processes, a function that makes one (so that it can be replaced when it
+        breaks), or the name of one (``"package.module.name"``). Pass ``n_workers``, the number of workers that it has.
     progress : bool, default True
         Show progress on stderr.
 
@@ -332,7 +337,7 @@ def train(
     >>> trained.predict(x[:2]).shape, trained.report.name
     (torch.Size([2, 1, 16]), 'report.md')
     """
-    plan = make_plan(
+    decided = decide(
         build,
         data,
         folder,
@@ -358,8 +363,8 @@ def train(
         aux_lr=aux_lr,
         soap=soap,
     )
-    plan.study.train.shows = progress
-    return trained(plan, "train", folder, progress, n_workers=1)
+    decided.study.train.shows = progress
+    return finished(decided, "train", folder, progress, partial(train_here, decided.study, progress))
 
 
 def tune(
@@ -499,7 +504,7 @@ def tune(
     """
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    plan = make_plan(
+    decided = decide(
         build,
         data,
         folder,
@@ -524,22 +529,43 @@ def tune(
         aux_lr=aux_lr,
         soap=soap,
     )
-    place = {"engine": engine, "executor": executor, "n_workers": n_workers, "devices": cuda_devices(device)}
-    return trained(plan, "tune", folder, progress, **place)
+    how = {"engine": engine, "executor": executor, "n_workers": n_workers, "progress": progress}
+    missing = partial(results_of, decided.study, devices=cuda_devices(device), **how)
+    return finished(decided, "tune", folder, progress, missing)
 
 
-def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: Any) -> Tuned:
-    """Train what is missing of a plan, and write the target and the page.
+def train_here(study: Study, progress: bool, records: Records) -> Results:
+    """Train the only run of a study in this process, unless it is kept."""
+    (run,) = study.tuning[0]
+
+    def show(*notes: str) -> None:
+        for note in filter(None, notes if progress else ()):
+            print(note, file=sys.stderr)
+
+    if records.get(run) is None:
+        show(*records.notes, records.of_other_releases([run]))
+        how = {"place": str(records.place(run, make=True).resolve()), "keep": run.keep}
+        outcome = execute(__version__, run.train, run.config, **how)
+        records.write(run, outcome)
+        show(*outcome["metrics"].get("notes", ()))
+    study.save(records)
+    return Results(study, study.rows(records), records.folder)
+
+
+def finished(
+    decided: Decided, name: str, folder: str | Path, progress: bool, train_missing: Callable[[Records], Results]
+) -> Tuned:
+    """Train the missing runs, and write the target and the page.
 
     Parameters
     ----------
-    plan : Plan
+    decided : Decided
     name : str
         Of the function that was called.
     folder, progress
         As for :func:`tune`.
-    **place
-        Where runs are executed.
+    train_missing : callable
+        ``train_missing(records)`` trains the runs that the folder does not have.
 
     Raises
     ------
@@ -547,31 +573,38 @@ def trained(plan: Plan, name: str, folder: str | Path, progress: bool, **place: 
         If the folder cannot be written, or no run of the target completed.
     """
     if progress:
-        print(plan)
-    for note in plan.study.notes:
+        print(decided)
+    for note in decided.study.notes:
         warnings.warn(note, stacklevel=3)
-    training, folder = plan.study.train, Path(folder)
-    check_room(folder, plan.n_bytes)
-    results = results_of(plan.study, folder=folder, progress=progress, **place)
-    called, is_of_command = name_of(training.build), isinstance(training.build, FNOs)
+    folder = Path(folder)
+    check_room(folder, decided.n_bytes)
+    with Records(folder).held() as records:  # until the target is read: another command may not train in between
+        return _written(decided, name, train_missing(records))
+
+
+def _written(decided: Decided, name: str, results: Results) -> Tuned:
+    """Read the target, and write the page."""
+    study, folder = results.study, results.folder
+    training = study.train
+    called, is_of_command = function_name(training.build), isinstance(training.build, FNOs)
     page = {
         "command": f"neuralop-mup {name} … --folder {shlex.quote(str(folder))}"
         if is_of_command
-        else f"neuralop_mup.{name}({called}, …, folder={str(folder)!r})",
-        "title": plan.title,
-        "settings": plan.settings,
+        else f"neuralop_mup.{name}({variable_of(called)}, …, folder={str(folder)!r})",
+        "title": decided.title,
+        "settings": decided.settings,
     }
-    runs = results.cell(plan.study.target, plan.study.rules[0])
+    runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
-    tuned = load_target(folder, training.build, training.processor_given)
-    given = "" if is_of_command else f", {called.rpartition('.')[2]}"
+    tuned = load_target(results, training.build, training.processor_given)
+    given = "" if is_of_command else f", {variable_of(called)}"
     page["use"] = (
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     )
     if training.x_shape is not None:
-        there = tuned.model.to(Settings.of({"device": plan.study.fixed["device"]}).device)
+        there = tuned.model.to(Settings.of({"device": study.fixed["device"]}).device)
         with writing(folder):
             page["errors"] = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
         tuned.model.to("cpu")

@@ -8,7 +8,7 @@ _NAMES = {"lr": "learning rate", "batch_size": "batch size", "beta2": "Adam β2"
 _SHORT = {"hidden_channels": "width", "n_modes": "modes"}
 
 
-def name_of(name: str) -> str:
+def in_words(name: str) -> str:
     """A hyperparameter in words."""
     return _NAMES.get(name, name)
 
@@ -28,7 +28,12 @@ def loss_of_row(row: Mapping[str, Any]) -> str:
 
 def params(values: Mapping[str, Any]) -> str:
     """Hyperparameters in one phrase: ``"lr 0.016, lr_mult.spectral 2"``."""
-    return ", ".join(f"{name if name == 'lr' else name_of(name)} {number(value)}" for name, value in values.items())
+    return ", ".join(f"{name if name == 'lr' else in_words(name)} {number(value)}" for name, value in values.items())
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``1 run`` or ``2 runs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def rule_name(rule: str | None) -> str:

@@ -18,7 +18,7 @@ import torch
 from neuralop_mup._version import __version__
 from neuralop_mup.lab import engines
 from neuralop_mup.lab.engines import InlineEngine, LocalEngine, cuda_devices, make_engine
-from neuralop_mup.lab.outcome import execute
+from neuralop_mup.lab.outcome import Sent, execute
 from neuralop_mup.lab.problems import get_problem
 from support.engine_runs import executions, killed, quiet_sweep, train
 from support.errors import refused
@@ -100,7 +100,7 @@ def test_runs_stay_in_this_process_when_the_function_cannot_be_sent(file, reason
     ("version", "call", "names"),
     [
         ("9.9", {"train": train}, f"9.9 {__version__}"),
-        (__version__, {"train": Path("/elsewhere/train-0.pt")}, "/elsewhere"),
+        (__version__, {"train": Sent(Path("/elsewhere/train-0.pt"), "")}, "/elsewhere"),
         (__version__, {"train": train, "place": "/elsewhere"}, "/elsewhere"),
     ],
 )

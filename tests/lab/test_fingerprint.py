@@ -1,8 +1,12 @@
 """Fingerprints: different wherever training may give other numbers, and the same in every process."""
 
+import contextlib
+import copy
 import dataclasses
 import enum
 import functools
+import os
+import pickle
 import random
 import runpy
 import site
@@ -11,14 +15,19 @@ import sys
 import sysconfig
 import threading
 import types
+from pathlib import Path
 
+import neuralop
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neuralop.models import FNO
 from torch import nn
 
+import neuralop_mup
+from neuralop_mup.lab import fingerprint as fingerprints
 from neuralop_mup.lab.fingerprint import fingerprint
 from support.errors import refused
 from support.processes import environment
@@ -170,8 +179,7 @@ def test_everything_that_a_value_holds_counts(make):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (1, 1.0),
-        ([1, 2], (1.0, 2)),
+        ([1, 2.0], (1, 2.0)),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         (np.arange(3), torch.arange(3)),
         (np.float32(1.5), 1.5),
@@ -187,11 +195,35 @@ def test_values_that_train_in_the_same_way_have_one_fingerprint(one, other):
 
 
 DIFFERENT = (
-    *(0, 1, "1", b"1", None, ..., 1.5, 1 + 2j, [], [[]], {}, {1}, [1, 2], [2, 1], [12], ["1", "2"], {"a": 1}, {"a": [1]}),
+    *(
+        0,
+        1,
+        0.0,
+        1.0,
+        True,
+        False,
+        [1.0, 2],
+        "1",
+        b"1",
+        None,
+        ...,
+        1.5,
+        1 + 2j,
+        [],
+        [[]],
+        {},
+        {1},
+        [1, 2],
+        [2, 1],
+        [12],
+        ["1", "2"],
+        {"a": 1},
+        {"a": [1]},
+    ),
     *(torch.zeros(0), torch.zeros(0, 1), torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(3, 2).long(), torch.float32),
     *("cpu", torch.device("cpu"), Kind.ONE, Kind.TWO, nn.Linear, nn.Conv1d, nn.ReLU(), nn.GELU(), np.sin, np.cos, len, max),
     *(lambda x: x + 1, lambda x: x + 2, lambda x: -x, lambda *, a: 1, lambda *, b: 1, default, "a".join, "b".join),
-    *(functools.partial(max, 1), functools.partial(min, 1)),
+    *(functools.partial(max, 1), functools.partial(min, 1), lambda: 7, lambda: 7.0, lambda x=1: x, lambda x=True: x),
 )
 
 
@@ -206,10 +238,31 @@ JSON = st.recursive(
 )
 
 
+def typed(value):
+    """A value whose numbers are equal only if their types are."""
+    if isinstance(value, dict):
+        return {key: typed(inner) for key, inner in value.items()}
+    return list(map(typed, value)) if isinstance(value, list) else (type(value), repr(value))
+
+
 @settings(max_examples=50)
 @given(JSON, JSON)
 def test_plain_values_have_one_fingerprint_only_if_they_are_equal(one, other):
-    assert (fingerprint(one) == fingerprint(other)) == (one == other)
+    assert (fingerprint(one) == fingerprint(other)) == (typed(one) == typed(other))
+
+
+@pytest.mark.parametrize("use", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copying_and_pickling_change_no_fingerprint(use):
+    """The first copy of an object adds __slotnames__ to its class."""
+
+    class Own(Uses):
+        weight = 2
+
+    before = fingerprint(functools.partial(calls, Own))
+    with contextlib.suppress(AttributeError, pickle.PicklingError):  # a local class cannot be pickled
+        use(Own())
+    assert "__slotnames__" in vars(Own)
+    assert fingerprint(functools.partial(calls, Own)) == before
 
 
 def test_a_module_that_is_imported_when_the_function_runs(tmp_path, monkeypatch):
@@ -262,9 +315,26 @@ def test_every_process_computes_the_same_fingerprints():
 
 
 def test_the_version_of_an_installed_package_counts(monkeypatch):
-    before = fingerprint(nn.Linear)
+    """The releases of torch and of this package are part of a run's key."""
+    before = fingerprint(FNO), fingerprint(nn.Linear)
+    monkeypatch.setattr(neuralop, "__version__", "9.9")
     monkeypatch.setattr(torch, "__version__", "9.9")
-    assert fingerprint(nn.Linear) != before
+    assert fingerprint(FNO) != before[0]
+    assert fingerprint(nn.Linear) == before[1]
+
+
+@pytest.mark.parametrize("installed", [neuralop_mup, torch])
+def test_a_folder_whose_name_begins_like_an_installed_one_is_not_installed(tmp_path, monkeypatch, installed):
+    """Own code in …/neuralop_mup_mine/, or in …/site-packages_mine/."""
+    module, folder = types.ModuleType("mine"), Path(installed.__file__).parents[installed is torch]
+    assert os.path.join(folder, "") in fingerprints._INSTALLED
+    module.__file__ = f"{folder}_mine/m.py"
+    monkeypatch.setitem(sys.modules, "mine", module)
+    found = []
+    for weight in (1, 9):
+        exec(f"def loss(config): return {weight} * config['lr']", module.__dict__)
+        found.append(fingerprint(module.loss))
+    assert found[0] != found[1]
 
 
 def test_packages_outside_the_folders_of_the_interpreter_are_installed(monkeypatch):

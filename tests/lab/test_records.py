@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.outcome import failed
-from neuralop_mup.lab.records import _CONTENT, _DOCUMENT, CHECKPOINT, WEIGHTS, Records, Run, described
-from support.engine_runs import quiet_sweep
+from neuralop_mup.lab.outcome import failed, releases
+from neuralop_mup.lab.records import _CONTENT, _DOCUMENT, CHECKPOINT, WEIGHTS, Records, Run, content_hash, described
+from support.engine_runs import executions, quiet_sweep, train
 from support.errors import refused
 
 CONTENT = {"train": "bowl", "lr": 0.5, "seed": 0, "model": {"n_modes": (8, 8)}}
@@ -48,10 +48,10 @@ def bowl(config):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ({"lr": 1}, {"lr": 1.0}),
         ({"n_modes": (4, 4)}, {"n_modes": [4, 4]}),
         ({"lr": 0.5}, {"lr": np.float64(0.5)}),
-        ({"lr": 2}, {"lr": torch.tensor(2.0)}),
+        ({"lr": 2.0}, {"lr": torch.tensor(2.0)}),
+        ({"lr": 2}, {"lr": np.int64(2)}),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
         ({"seeds": range(2)}, {"seeds": [0, 1]}),
     ],
@@ -63,16 +63,51 @@ def test_the_same_content_is_the_same_run(one, other):
 def test_the_content_as_json():
     assert described({"lr_mult.spectral": 2, "lr": 2.5}) == {"lr_mult/spectral": 2, "lr": 2.5}
     assert described({"train": bowl, "x": [np.arange(3)]}) == {"train": fingerprint(bowl), "x": [fingerprint(np.arange(3))]}
-    # From 2^53 on not every integer is a float: such floats stay as they are.
-    written = [json.dumps(described(value)) for value in (2.0**53 - 1, 2.0**53, -(2.0**53))]
-    assert written == ["9007199254740991", "9007199254740992.0", "-9007199254740992.0"]
+    assert [json.dumps(described(value)) for value in (7, 7.0, True)] == ["7", "7.0", "true"]
+    assert len({json.dumps(described({key: 0})) for key in (1, 1.0, "1", True)}) == 4
 
 
-def test_the_identity_of_plain_content_never_changes():
+def test_the_hash_of_plain_content_never_changes():
     """The records of benchmarks/results are found by it."""
-    assert run_of().id == "dccb964a66b07fa0861457c501a3a530"
-    changes = [{"lr": 0.25}, {"seed": 1}, {"model": {"n_modes": (8, 6)}}, {"loss": "h1"}]
-    assert len({run_of(**change).id for change in [{}, *changes]}) == 5
+    assert content_hash(run_of().content) == "dccb964a66b07fa0861457c501a3a530"
+    changes = [{"lr": 0.25}, {"seed": 1}, {"seed": 0.0}, {"seed": False}, {"model": {"n_modes": (8, 6)}}, {"loss": "h1"}]
+    assert len({run_of(**change).id for change in [{}, *changes]}) == 7
+
+
+@pytest.mark.parametrize(
+    ("packages", "versions"),
+    [
+        (["neuralop_mup.lab.outcome", "neuralop_mup.lab.run"], ("0.4.0.dev0", "0.4.1", "0.5.0")),
+        (["torch"], ("2.7.0+cpu", "2.7.1", "2.8")),
+    ],
+)
+def test_another_release_trains_a_run_again_and_says_so(packages, versions, tmp_path, monkeypatch, fixed, capsys):
+    """Of this package or of torch, major or minor. Another study in the same folder is not mentioned."""
+    shown = []
+    quiet_sweep(train, tmp_path / "s", {"lr": [8.0]}, fixed=fixed)
+    for version in versions:
+        for package in packages:
+            monkeypatch.setattr(f"{package}.__version__", version)
+        quiet_sweep(train, tmp_path / "s", {"lr": [0.5, 1.0]}, fixed=fixed, progress=True)
+        shown.append([line for line in capsys.readouterr().err.splitlines() if "kept runs" in line])
+    assert executions(fixed) == {(8.0, 0): 1, (0.5, 0): 2, (1.0, 0): 2}
+    assert shown[:2] == [[], []]
+    (line,) = shown[2]
+    assert line.startswith("2 kept runs of ")
+    assert all(f" {version[:3]}" in line for version in (versions[0], versions[2]))
+
+
+def test_runs_of_release_03_are_not_reused(records, capsys):
+    """Their content has no releases."""
+    old = run_of()
+    place = records.folder / "workspace" / content_hash(old.content)
+    place.mkdir(parents=True)
+    (place / _CONTENT).write_text(json.dumps(old.content))
+    (place / _DOCUMENT).write_text(json.dumps(complete()))
+    fresh = reread(records)
+    assert fresh.get(old) is None
+    assert fresh.of_other_releases([old]).startswith("1 kept run of neuralop-mup 0.3 or before ")
+    assert fresh.of_other_releases([]) == ""
 
 
 def test_content_without_a_fingerprint_is_never_used_again():
@@ -98,7 +133,7 @@ def test_a_record_is_kept(records):
     (records.folder / "study.json").touch()  # not one of an earlier version
     assert records.get(run_of())["loss"] == reread(records).get(run_of())["loss"] == 0.25
     content = (records.folder / "workspace" / run_of().id / _CONTENT).read_text()
-    assert json.loads(content) == run_of().content
+    assert json.loads(content) == {**run_of().content, "releases": releases()}
 
 
 def test_a_record_says_how_it_was_made(tmp_path):

@@ -116,7 +116,7 @@ def test_a_report_says_where_its_records_were_made(tmp_path):
     result.records[0] |= {"versions": {"python": "3.12.3", "torch": "2.6.0"}, "date": "2026-11-26T08:00:00+00:00"}
     result.records[-1] |= {"date": "2026-11-27T08:00:00+00:00"}
     page = report.write_report(result, command="again").read_text()
-    assert re.search(r"1 runs.* torch 2\.6\.0, host one.* 2026-11-26.* 2026-11-26", page)
+    assert re.search(r"- 1 run: .* torch 2\.6\.0, host one.* 2026-11-26.* 2026-11-26", page)
     assert re.search(r"11 runs.* torch 99\.0, host one.* 2026-11-25.* 2026-11-27", page)
 
 

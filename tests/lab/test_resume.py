@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from neuralop_mup.lab import files, training
+from neuralop_mup.lab.settings import OPTIMIZERS
 from support.training import train_run
 
 CONFIG = {
@@ -46,9 +47,10 @@ def timeless(record):
     return {k: v for k, v in record.items() if k not in ("seconds", "notes")}
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "halve:2"])
-def test_a_resumed_run_gives_what_an_uninterrupted_run_gives(every_epoch, monkeypatch, schedule):
-    config = {**CONFIG, "schedule": schedule}
+@pytest.mark.parametrize(("optimizer", "schedule"), [*((name, "cosine") for name in OPTIMIZERS), ("adam", "halve:2")])
+def test_a_resumed_run_gives_what_an_uninterrupted_run_gives(every_epoch, monkeypatch, optimizer, schedule):
+    """Also without loading any code from the checkpoint."""
+    config = {**CONFIG, "optimizer": optimizer, "schedule": schedule}
     whole = train_run(config)
     train_until(monkeypatch, 3, every_epoch, config)
     assert [path.name for path in every_epoch.iterdir()] == ["checkpoint.pt"]

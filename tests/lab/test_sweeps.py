@@ -1,5 +1,6 @@
 """Sweeps and transfers of a train function: what is trained, kept, tried again and reported."""
 
+import hashlib
 import itertools
 import math
 import os
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from neuralop_mup.lab import Results, log2_grid, transfer
+from neuralop_mup.lab.engines import InlineEngine
 from neuralop_mup.lab.records import _DOCUMENT
 from support.engine_runs import LRS, bowl, ends, executions, quiet_sweep, train
 from support.errors import refused
@@ -28,10 +30,11 @@ TRANSFER = {"proxy": {"width": 8}, "target": {"width": 64}, "space": {"lr": GRID
         ({"lr": [math.nan]}, {}, "lr nan"),
         ({"seed": [1]}, {}, "seed"),
         ({"lr": [1]}, {"fixed": {"lr": 2}}, "lr space fixed"),
-        ({"lr": [1]}, {"seeds": 3}, "seeds=(3,)"),
+        ({"lr": [1]}, {"seeds": 3}, "seeds=3 seeds=(0,1,2)"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
-        ({"lr": [1]}, {"engine": "rai"}, "rai local ray"),
-        ({"lr": [1]}, {"engine": "local", "executor": lambda: None}, "engine executor"),
+        ({"lr": [1]}, {"engine": "ray"}, "'ray' executor=RayExecutor()"),
+        ({"lr": [1]}, {"executor": "no.such.module"}, "executor='no.such.module'"),
+        ({"lr": [1]}, {"engine": InlineEngine(), "executor": lambda: None}, "engine executor"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, space, arguments, names):
@@ -106,6 +109,34 @@ def test_a_function_without_a_fingerprint_is_trained_in_each_call(tmp_path):
     assert calls == [1.0, 2.0, 1.0, 2.0] * 2
 
 
+def test_files_that_the_function_reads_are_identified_in_fixed(tmp_path):
+    """As the docstring of sweep says: the key of a run does not contain them."""
+    path = tmp_path / "data.npy"
+
+    def reads(config):
+        return float(np.load(path).sum())
+
+    losses = []
+    for value in (1.0, 5.0):
+        np.save(path, np.full(3, value))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        losses.append(quiet_sweep(reads, tmp_path / "s", {"lr": [1.0]}, fixed={"data": digest}).best_loss)
+    assert losses == [3.0, 15.0]
+
+
+@pytest.mark.parametrize(("value", "other"), [(7, 7.0), (1, True)])
+def test_numbers_of_another_type_are_other_runs(tmp_path, value, other):
+    """In the configuration, and in a global of the function: 7 // 2 is 3, and 7.0 // 2 is 3.0."""
+    scope, losses = {}, []
+    exec("def kind(config): return {int: 1.0, float: 2.0, bool: 3.0}[type(FILL)]", scope)
+    for fill in (value, other):
+        scope["FILL"] = fill
+        losses.append(quiet_sweep(scope["kind"], tmp_path / "g", {"lr": [1.0]}).best_loss)
+        found = quiet_sweep(lambda c: {int: 1.0, float: 2.0, bool: 3.0}[type(c["fill"])], tmp_path / "c", {"fill": [fill]})
+        losses.append(found.best_loss)
+    assert losses[0] == losses[1] != losses[2] == losses[3]
+
+
 # Folders
 
 
@@ -118,17 +149,16 @@ def test_a_repeated_call_trains_nothing_and_studies_share_a_folder(tmp_path, fix
     assert quiet_sweep(train, tmp_path, space, fixed=fixed).records == first.records
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path, capsys, fixed):
+def test_an_interrupted_sweep_goes_on(tmp_path, fixed):
     def interrupts(config):
         if config["lr"] == 2.0 and not os.path.exists(config["flag"]):
             Path(config["flag"]).touch()
             raise KeyboardInterrupt
         return train(config)
 
-    space, arguments = {"lr": [1.0, 2.0, 3.0]}, {"fixed": fixed, "progress": True}
-    with pytest.raises(KeyboardInterrupt):
+    space, arguments = {"lr": [1.0, 2.0, 3.0]}, {"fixed": fixed}
+    with pytest.raises(KeyboardInterrupt, match=str(tmp_path / "s")):
         quiet_sweep(interrupts, tmp_path / "s", space, **arguments)
-    assert str(tmp_path / "s") in capsys.readouterr().err
     assert len(quiet_sweep(interrupts, tmp_path / "s", space, **arguments).records) == 3
     assert executions(fixed) == {(lr, 0): 1 for lr in (1.0, 2.0, 3.0)}
 

@@ -15,12 +15,14 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import duration, files, training
+from neuralop_mup.lab import decisions, files, training, tuning
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.problems import base
+from neuralop_mup.lab.records import Records
 from neuralop_mup.optim.musoap.optimizer import default_lr
 from support.comparing import differing
+from support.errors import refused
 from support.studies import TARGET, build, fields, loaders, no_figures, relative_error, save_pair  # noqa: F401
 
 
@@ -113,7 +115,7 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(training._Trainer, "on_epoch_start", starting)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=str(tmp_path / "s")):
         quick_train(tmp_path / "s")
     assert not (tmp_path / "s" / "report.md").exists()
     killed.clear()
@@ -130,7 +132,7 @@ def shuffled_loaders():
 def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
     """4 batches an epoch. A step takes 5 seconds, so 95 of the 100 seconds fit 19 steps: 4 whole epochs."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(duration, "time", clock)
+    monkeypatch.setattr(decisions, "time", clock)
     step = training._Trainer.train_one_batch
 
     def slow(self, idx, sample, training_loss):
@@ -145,6 +147,46 @@ def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
     assert differing(trained.model, quick_train(tmp_path / "c", data(), epochs=4).model) == 0  # timing changes nothing
     before = clock.now
     assert quick_train(tmp_path / "s", data(), epochs="100s").loss == trained.loss and clock.now == before
+
+
+def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path, monkeypatch):
+    """Otherwise the call would return the other command's target."""
+    quick_train(tmp_path / "s", target={**TARGET, "hidden_channels": 12})
+    load, seen = tuning.load_target, []
+
+    def loading(*arguments):
+        with refused(str(tmp_path / "s")):
+            quick_train(tmp_path / "s", target={**TARGET, "hidden_channels": 12})
+        seen.append(1)
+        return load(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "load_target", loading)
+        assert quick_train(tmp_path / "s").model.hidden_channels == TARGET["hidden_channels"]
+    assert seen == [1]
+    with Records(tmp_path / "s").held():
+        pass
+
+
+def test_a_run_of_another_release_is_trained_again_and_shown(tmp_path, monkeypatch, capsys):
+    quick_train(tmp_path / "s", epochs=1)
+    for version in ("9.9.0", "9.9.1"):
+        monkeypatch.setattr(torch, "__version__", version)
+        quick_train(tmp_path / "s", epochs=1, progress=True)
+        assert capsys.readouterr().err.count("1 kept run of ") == (version == "9.9.0")
+    assert len(list((tmp_path / "s" / "workspace").iterdir())) == 2
+
+
+@pytest.mark.parametrize("own", [lambda **size: build(**size), build])
+def test_the_lines_that_load_a_model_can_be_pasted(tmp_path, own):
+    """Also for a lambda, which has no name."""
+    page = quick_train(tmp_path / "s", build=own).report.read_text()
+    lines = page.split("```python\n")[1].split("```")[0]
+    exec(lines, names := {"build": own, "x": fields()[0]})
+    assert names["prediction"].shape == (40, 1, 32)
+    assert "<lambda>" not in page.split("## Again")[1]
+    with refused(f"nm.load_tuned('{tmp_path / 's'}',build)"):
+        nm.load_tuned(tmp_path / "s")
 
 
 # The page
@@ -222,9 +264,16 @@ def test_what_cannot_work_is_refused_before_training(tmp_path, change, names):
 
 def test_a_folder_without_room_is_an_error_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(training.Training, "__call__", lambda *_, **__: pytest.fail("it was trained"))
-    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
-    with pytest.raises(MupError, match="10 MB"):
-        quick_train(tmp_path / "s")
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_100_000))
+    with pytest.raises(MupError, match=r"[2-9]\.\d MB"):
+        quick_train(tmp_path / "s", target={"hidden_channels": 64, "n_modes": (8,)})
+
+
+def test_a_small_model_needs_little_room(tmp_path, monkeypatch):
+    """10 MB once, whatever its size."""
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_500_000))
+    quick_train(tmp_path / "s", epochs=1)
+    assert sum(path.stat().st_size for path in (tmp_path / "s").rglob("*")) < 500_000
 
 
 def not_a_number(y_pred, y, **_):

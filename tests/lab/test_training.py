@@ -67,7 +67,7 @@ def test_settings_reach_the_run():
         ({"soap": {"period": 3}}, "soap"),
         ({"optimizer": "soap", "soap": {"perod": 2}}, "'perod'.*'period'"),
         ({"lr_mult.kernel": 2.0}, "'kernel'"),
-        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "FNO.*'hiden_channels'"),
+        ({"model": {"n_modes": (8,), "hiden_channels": 8}}, "'hiden_channels'.*'hidden_channels'"),
         *(({"schedule": name}, "schedule") for name in ("linear", "halve:", "halve:0", "halve:3,3", 50)),
     ],
 )

@@ -327,6 +327,14 @@ def test_other_experiments_have_other_keys(tmp_path, monkeypatch):
     assert len(set.union(*keys)) == 3 * len(experiments)
 
 
+def test_equal_settings_are_one_run():
+    """The command line reads 1 as 1.0. ``period`` is the former name of ``mode_stride``."""
+    number, text = ({"lr": [1, 0.5]}, {"weight_decay": 0}), ({"lr": [1.0, 0.5]}, {"weight_decay": 0.0})
+    ids = [run_ids(loaders, space=space, **more) for space, more in (number, text)]
+    assert ids[0] == ids[1]
+    assert run_ids(loaders, soap={"period": 3}) == run_ids(loaders, soap={"mode_stride": 3}) != run_ids(loaders)
+
+
 def test_keys_follow_the_content_of_a_file(tmp_path):
     first, other, again = (run_ids(save_pair(fields(40, seed), tmp_path / "a.npz")) for seed in (0, 5, 0))
     assert first == again

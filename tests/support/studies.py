@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import neuralop_mup as nm
 from neuralop_mup.lab import plots
-from neuralop_mup.lab.plan import make_plan
+from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.target import Tuned
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
@@ -65,7 +65,7 @@ def quick_tune(folder: Path, data: Any, **more: Any) -> Tuned:
 def run_ids(data: Any, **more: Any) -> set[str]:
     """The keys of the runs that :func:`quick_tune` would train. Nothing is trained."""
     settings = {**SETTINGS, "seeds": (0,), "rules": ("operator-norm",), "optimizer": "soap", "device": "cpu", **more}
-    study = make_plan(settings.pop("build"), data, "unused", **settings).study
+    study = decide(settings.pop("build"), data, "unused", **settings).study
     return {run.id for point in [*study.tuning, *study.rest(study.example)] for run in point}
 
 

@@ -7,7 +7,7 @@ import torch
 from neuralop.layers.spectral_convolution import SpectralConv
 from neuralop.models import FNO, UNO
 
-from neuralop_mup.lab.plan import data_notes, modes_of
+from neuralop_mup.lab.decisions import data_notes, modes_of
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 
 POINTS = torch.arange(32) / 32

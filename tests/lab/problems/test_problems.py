@@ -237,7 +237,9 @@ def test_the_cached_file_is_named_after_all_that_the_data_depends_on(problem, mo
         assert (name in names) == field.name.endswith("_weight"), field.name
         names.add(name)
     assert small_problem(problem.name, seed=2**60 + 1).file_name not in names
-    assert Darcy(contrast=[3, 12]).file_name == Darcy(contrast=(3.0, 12.0)).file_name == Darcy(seed=np.int64(0)).file_name
+    assert (
+        Darcy(contrast=[3.0, 12.0]).file_name == Darcy(contrast=(3.0, 12.0)).file_name == Darcy(seed=np.int64(0)).file_name
+    )
     monkeypatch.setattr(type(problem), "version", 99)
     assert problem.file_name not in names
 

@@ -1,9 +1,12 @@
-"""All that is decided before the first run: data, sizes, settings, what is searched, if anything is; what cannot work is
-refused.
-"""
+"""Decide everything before the first run: data, sizes, settings and what is searched; refuse what cannot work."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,28 +14,27 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.describe_model import fourier_blocks
+from neuralop_mup.core.describe_model import check_grid, fourier_blocks
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.rebuild import WIDTHS
 from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.checks import check_batch, check_data, looking
-from neuralop_mup.lab.duration import epochs_within, seconds_of
-from neuralop_mup.lab.outcome import versions
-from neuralop_mup.lab.problems import Problem
+from neuralop_mup.lab.files import check_room, put
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.outcome import copied, versions
+from neuralop_mup.lab.problems import Problem, ProblemData
 from neuralop_mup.lab.problems.given import as_source, options_of
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
-from neuralop_mup.lab.search import checked
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
-from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.training import Training, build_model, losses_of, n_params, name_of, untouched
+from neuralop_mup.lab.study import Study, checked
+from neuralop_mup.lab.training import Losses, Training, build_model, function_name, losses_of, n_params, quiet, untouched
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
-_PAGE = 10_000_000  # bytes of records, report and figures
+_PAGE = 1_000_000  # bytes of records, report and figures
 _BYTES = 20  # of each number that is trained: the weights, and these again with what an optimizer keeps of them
 #: Steps for which the law gives the learning rates that are checked before the data says how many there are.
 _USUAL_STEPS = 1000
@@ -42,7 +44,7 @@ Modes = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
-class Plan:
+class Decided:
     """Everything that is decided before the first run.
 
     Attributes
@@ -84,7 +86,7 @@ class Plan:
         }
 
 
-def asked(
+def validated(
     folder: str | Path,
     *,
     target: Mapping[str, Any],
@@ -97,7 +99,7 @@ def asked(
     alone: bool = False,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
-    """What is asked for, refused where it cannot work whatever the data is; nothing is read or built.
+    """Validate the arguments that do not depend on the data; nothing is read or built.
 
     Parameters
     ----------
@@ -113,7 +115,7 @@ def asked(
     Returns
     -------
     Study
-        Without a base or learning rates that nobody gave, which :func:`make_plan` finds.
+        Without a base or learning rates that nobody gave, which :func:`decide` finds.
     dict of str to Choice
         The optimizers that its runs may name.
 
@@ -154,7 +156,7 @@ def asked(
     return study, optimizers
 
 
-def make_plan(
+def decide(
     build: Callable[..., nn.Module],
     data: Any,
     folder: str | Path,
@@ -164,7 +166,7 @@ def make_plan(
     score: Any = None,
     processor: Any = None,
     **asking: Any,
-) -> Plan:
+) -> Decided:
     """Read the data, build each size once, choose what nobody gave, and refuse before anything is trained what cannot work.
 
     Parameters
@@ -172,7 +174,7 @@ def make_plan(
     build, data, folder, read, loss, score, processor
         As for :func:`neuralop_mup.tune`.
     **asking
-        As for :func:`asked`.
+        As for :func:`validated`.
 
     Raises
     ------
@@ -181,7 +183,7 @@ def make_plan(
     read = options_of(read)
     hours = asking["epochs"] if asking.get("alone") and isinstance(asking["epochs"], str) else None
     budget = None if hours is None else seconds_of(hours)
-    study, optimizers = asked(folder, **asking | ({"epochs": 1} if budget else {}))
+    study, optimizers = validated(folder, **asking | ({"epochs": 1} if budget else {}))
     sizes, alone = dict(study.sizes), study.base == study.target
     chosen_by = score_of(score)
     models = {"target": _built(build, sizes["target"], "target", real=alone)}
@@ -210,7 +212,7 @@ def make_plan(
     first = models[study.base]
     usual = Settings.of({**study.fixed, **study.example}, optimizers)
     losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
-    check_batch(f"{name_of(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
+    check_batch(f"{function_name(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
     check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
     x_shape = (sample["x"].shape[1], *grid) if grid else None
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, x_shape)
@@ -237,19 +239,11 @@ def make_plan(
         with looking():  # what is not drawn as its class draws it is refused at the base, which is real
             if not alone:
                 parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
-            try:
-                parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
-            except MupError as error:
-                if base is not None:
-                    raise
-                raise MupError(
-                    f"{error} nm.train(base=…) takes it as arguments of {name_of(build)}: {dict(sizes['target'])} with "
-                    "another width."
-                ) from error
+            parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
     study = replace(study, train=training, costs={which: n_params(model) for which, model in models.items()})
-    return Plan(
+    return Decided(
         study,
-        title=f"{name_of(build)} on {source.title}",
+        title=f"{function_name(build)} on {source.title}",
         steps=steps,
         told=told,
         n_bytes=_PAGE + _BYTES * n_params(models["target"]),
@@ -262,8 +256,9 @@ def make_plan(
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
     """The model of a size: without memory, unless it is to be real or cannot be built otherwise."""
     if isinstance(build, nn.Module) or not callable(build):
-        what = f"build is a model, a {type(build).__name__}, and" if callable(build) else f"build={build!r}"
-        raise MupError(f"{what} must be a function: build(**size) returns a fresh model of that size.")
+        raise MupError(
+            f"build is a {type(build).__name__}; pass a function: build(**size) returns a new model of that size."
+        )
     if not isinstance(size, Mapping):
         raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
     try:
@@ -374,3 +369,196 @@ def data_notes(
             "so choose an even grid, or leave out the last point of these axes (read={'crop': True} for files and arrays)."
         )
     return list(filter(None, notes))
+
+
+# What would fail in every run, or make it worthless: model, loss and data on two samples
+
+
+@contextmanager
+def looking(on_meta: bool = False) -> Iterator[None]:
+    """For models that are only looked at: always the same, and no random numbers are used up."""
+    with torch.random.fork_rng(devices=[]), quiet(), torch.device("meta") if on_meta else nullcontext():
+        torch.manual_seed(0)
+        yield
+
+
+def check_batch(
+    call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
+) -> None:
+    """MupError for a processor, model or loss that fails on two samples, or gives what is no error of them."""
+    if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
+        raise MupError(f"processor={processor!r} must be one of neuralop's data processors, or one derived from them.")
+    where = next(model.parameters()).device
+    batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
+    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
+    processor = copy.deepcopy(processor)
+    try:
+        with looking(), torch.no_grad():
+            if processor is not None:
+                processor.to(where)
+                batch = processor.preprocess(batch)
+            out = model.eval()(**batch)
+            if processor is not None:
+                out, batch = processor.postprocess(out, batch)
+    except Exception as error:  # the model is the user's
+        raise MupError(
+            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields are "
+            "(n, channels, *grid), x.movedim(-1, 1) and y likewise where channels are last, and the model must take as many "
+            "channels as x has."
+        ) from error
+    if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
+        raise MupError(
+            f"The model of {call} gives fields of shape {tuple(out.shape[1:])} for a batch with {shapes}: "
+            "they must be like y. Give it as many out_channels as y has channels."
+        )
+    for name, (_, term) in {} if named else losses.items():
+        with looking(), torch.no_grad():
+            _check_loss("The loss" if name == "data" else f"The loss {name!r}", term, out, batch)
+
+
+def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: Mapping[str, Any]) -> None:
+    """MupError for a loss that fails, gives no number or another one the second time, or the mean over a batch."""
+    n = len(batch["y"])
+    half = n // 2 if torch.is_tensor(out) else 0
+    parts = (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
+    whole, again, first, second = (
+        _value(what, copied(term), _cut(out, n, p), {k: _cut(v, n, p) for k, v in batch.items()}) for p in parts
+    )
+    if whole != again and not math.isnan(whole):
+        raise MupError(
+            f"{what} gives {whole:.6g} and then {again:.6g} for the same prediction and batch: it draws random numbers that "
+            "are not torch's, so that no run could be repeated. Draw them by torch, which is seeded here."
+        )
+    both = first + second
+    if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
+        raise MupError(
+            f"{what} is a mean over the batch: it gives {whole:.4g} for {2 * half} samples, and {first:.4g} and "
+            f"{second:.4g} for the halves of them. Losses are added up over batches, so that other batch sizes would be "
+            "other losses: sum over the samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
+        )
+
+
+def _cut(value: Any, n: int, part: slice) -> Any:
+    return value[part] if torch.is_tensor(value) and value.ndim and len(value) == n else value
+
+
+def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
+    """What a loss gives; MupError in the user's words where that is no number."""
+    torch.manual_seed(0)
+    try:
+        value = term(prediction, **sample)
+    except Exception as error:  # the function is the user's
+        raise MupError(
+            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. It is called as "
+            "loss(y_pred, **batch), so take y and **batch."
+        ) from error
+    if not torch.is_tensor(value) or value.numel() != 1:
+        kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
+        raise MupError(f"{what} gives {kind}; it must return a tensor of one number, summed over the batch.")
+    return float(value)
+
+
+def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
+    """MupError for too large a batch, samples that no loss can judge, and grids on which a model's modes would be cut."""
+    n_train = data.counts()["train"]
+    if isinstance(data, ProblemData) and batch > n_train:
+        raise MupError(
+            f"A batch of {batch} is larger than the training data, {n_train} samples: each epoch would be one step. "
+            f"Take a batch_size of {n_train} at most, better a tenth of it, or more data."
+        )
+    if isinstance(loss, str) and torch.is_tensor(y) and y.is_complex():
+        raise MupError(
+            f"loss={loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
+            "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
+        )
+    data.check(relative=isinstance(loss, str))
+    train, evals = data.loaders(batch, 0)
+    for split, loader in {"train": train, **evals}.items() if grid else ():
+        with untouched(loader):
+            points = tuple(next(iter(loader))["x"].shape[2:])
+        for model in models.values():
+            try:
+                check_grid(model, points)
+            except MupError as error:
+                raise MupError(f"Of the {split} data, on {'×'.join(map(str, points))} points: {error}") from error
+
+
+# A training as long as a time: a few of its steps are timed, and the epochs that fit are counted once
+
+_WARM, _TIMED = 3, 20  # steps: the first ones make the optimizer's state
+#: Of the time; the rest is for the errors at the end, the weights and the page.
+_SHARE = 0.95
+_BUDGET = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+
+
+def seconds_of(epochs: str) -> float:
+    """Return the seconds of ``"3h"``, ``"90m"``, ``"45s"`` or ``"1h30m"``, given as ``epochs``."""
+    found = _BUDGET.fullmatch(epochs)
+    hours, minutes, seconds = (float(part or 0) for part in (found.groups() if found else ("0", "0", "0")))
+    total = 3600 * hours + 60 * minutes + seconds
+    if not 0 < total < math.inf:
+        raise MupError(
+            f"epochs is {epochs!r}. Give the number of epochs of the whole training, or the time that it may take as '3h', "
+            "'90m', '45s' or '1h30m'."
+        )
+    return total
+
+
+class _First:
+    """The first batches of a loader, as often as they are asked for."""
+
+    def __init__(self, loader: Any, n: int) -> None:
+        self._loader, self._n = loader, min(n, len(loader))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._loader, self._n)
+
+
+def epochs_within(budget: float, study: Study, training: Training, folder: Path) -> int:
+    """The epochs of a run that fit in a time, floor(0.95 · time / (steps of an epoch · seconds of a step)).
+
+    Their number is kept in the folder, so that the same call has the same length wherever it goes on.
+
+    Parameters
+    ----------
+    budget : float
+        The time, in seconds.
+    study : Study
+        Of a single size; its runs have one epoch.
+    training : Training
+        Of which a copy trains.
+    folder : Path
+
+    Raises
+    ------
+    MupError
+        If not even one epoch fits, or if the folder cannot be written.
+    """
+    run = study.tuning[0][0]
+    path = folder / f"epochs-{fingerprint([training.content(run.config), budget])[:16]}.txt"
+    with suppress(OSError, ValueError):  # not timed yet, or damaged
+        return int(path.read_text(encoding="utf-8"))
+    an_epoch = _seconds_of_an_epoch(copy.deepcopy(training), Settings.of(run.config, training.optimizers))
+    epochs = int(_SHARE * budget / an_epoch)
+    if epochs < 1:
+        raise MupError(
+            f"{budget:g} seconds are too short a time for epochs: by {_TIMED} of its steps one takes about {an_epoch:.3g} "
+            "seconds. Give more time, fewer samples or a larger batch_size."
+        )
+    check_room(folder, 0)
+    put(folder, path, f"{epochs}\n")
+    return epochs
+
+
+def _seconds_of_an_epoch(training: Training, s: Settings) -> float:
+    with torch.random.fork_rng(devices=[]):
+        _, trainer, loader, _ = training.begun(s)
+    timed = _First(loader, _TIMED)
+    with quiet(), untouched(loader):
+        training.fit(trainer, _First(loader, _WARM))
+        began = time.perf_counter()
+        training.fit(trainer, timed)
+    return (time.perf_counter() - began) / len(timed) * len(loader)

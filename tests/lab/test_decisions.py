@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import neuralop_mup as nm
-from neuralop_mup.lab.plan import make_plan, narrower
+from neuralop_mup.lab.decisions import decide, narrower
 from neuralop_mup.lab.problems import OwnData
 from neuralop_mup.lab.problems.mode_energy import mode_energy
 from neuralop_mup.lab.settings import OPTIMIZERS
@@ -26,7 +26,7 @@ def waves(frequency):
 def planned(folder, build=build, **changes):
     """What tune would train: 80 training samples are 4 batches, so 100 epochs are 400 steps."""
     settings = {"target": TARGET, "epochs": 100, "batch_size": 20, "optimizer": "soap", "rules": ("operator-norm",)}
-    return make_plan(build, waves(3), folder, seeds=(0,), device="cpu", **{**settings, **changes})
+    return decide(build, waves(3), folder, seeds=(0,), device="cpu", **{**settings, **changes})
 
 
 def test_the_base_of_a_target():
