@@ -1,0 +1,88 @@
+"""What the coordinates of a file say about its grid and its times, which an FNO takes as evenly spaced."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
+from neuralop_mup.lab.data.names import SAMPLE, TIME
+
+STEP = "input:time step"
+
+
+def check_coordinates(parts: Sequence[xarray.Dataset], uneven: str, in_time: bool = True) -> list[xarray.Dataset]:
+    """Raise MupError for uneven grids and times, warn about others, and add time steps that differ as an input.
+
+    Parameters
+    ----------
+    parts : sequence of xarray.Dataset
+    uneven : {"error", "ignore", "channel"}
+        "channel": the time to the next frame is an input.
+    in_time : bool, default True
+        Whether the step between frames matters.
+    """
+    steps = [_spacing(data, TIME, uneven) for data in parts] if in_time else []
+    for dim in spaces_of(parts[0]):
+        for data in parts:
+            _spacing(data, dim, uneven)
+        _warn_of_ends(parts[0], dim)
+        if dim.lower() in ("lat", "latitude"):
+            warnings.warn(
+                f"{parts[0].file} has the axis {dim}: points of a latitude–longitude grid are closer near the poles, and an "
+                "FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
+                stacklevel=2,
+            )
+    if uneven == "channel" and in_time:
+        return [_with_steps(data) for data in parts]
+    known = [step for step in steps if step is not None]
+    if len(known) < len(parts) or max(known) - min(known) <= 1e-3 * max(known):
+        return list(parts)
+    made = [data.assign({STEP: xarray.Variable((), np.float32(step))}) for data, step in zip(parts, known, strict=True)]
+    return [data.assign_attrs(steps=sorted(set(known))) for data in made]
+
+
+def _spacing(data: xarray.Dataset, dim: str, uneven: str) -> float | None:
+    """Return the distance of the points of an axis, if the file has it; raise MupError where it varies."""
+    if dim not in data.coords or data.sizes[dim] < 2 or data[dim].dtype.kind not in "biufmM":
+        return None
+    points = data[dim].values.astype(float)
+    gaps = np.diff(points)
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
+    if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and uneven == "error":
+        what = "steps in time" if dim == TIME else "a grid"
+        channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
+        raise MupError(
+            f"{data.file} has uneven {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, with "
+            f"distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data on "
+            f"an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
+        )
+    return float(np.float32(gaps.mean()))
+
+
+def _with_steps(data: xarray.Dataset) -> xarray.Dataset:
+    """Add the time to the next frame as an input."""
+    if TIME not in data.coords:
+        raise MupError(f"{data.file} has no times, so that uneven='channel' has no step to read: leave it out.")
+    gaps = np.diff(data[TIME].values.astype(float))
+    return data.assign({STEP: xarray.Variable((TIME,), np.append(gaps, gaps[-1:]).astype(np.float32))})
+
+
+def _warn_of_ends(data: xarray.Dataset, dim: str) -> None:
+    """Warn where the last point of an axis repeats the first one. A boundary value that never varies is no repetition."""
+    (key, variable), *_ = fields_of(data, "output").items()
+    if dim not in variable.dims:
+        return
+    some: dict[Any, Any] = {axis: slice(3) for axis in (SAMPLE, TIME) if axis in variable.dims}
+    first, second, last = (variable.isel({**some, dim: place}).values.astype(float) for place in (0, 1, -1))
+    size = np.abs(first - second).max()
+    if np.array_equal(first, last) or np.abs(first - last).max() <= 1e-6 * size:
+        if size > 0 and np.ptp(first) > 1e-3 * size:
+            warnings.warn(
+                f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point by "
+                f"itself: drop the last one, {option(crop={dim: [0, -1]})}.",
+                stacklevel=3,
+            )

@@ -1,0 +1,129 @@
+"""Paths: which files a path, a folder or a pattern stands for, and which split their names say."""
+
+import difflib
+import glob
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from neuralop_mup.errors import MupError, nearest
+
+#: Suffixes of the files that :mod:`neuralop_mup.lab.data.readers` reads.
+SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".h5", ".hdf5", ".mat", ".nc", ".nc4", ".zarr")
+#: Words for a split, as a key or in the name of a file or folder.
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_SHOWN = 12  # names in a message
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether a file can be read here, by its suffix. Hidden files, such as those of macOS, are no data."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def readable_in(path: Path) -> list[Path]:
+    """Return the path of a file that can be read, or those in a folder and its subfolders, in order."""
+    if is_readable(path):
+        return [path]
+    inner = sorted(path.iterdir()) if path.is_dir() and not path.name.startswith(".") else []
+    return [file for entry in inner for file in readable_in(entry)]
+
+
+def similar_names(path: str | Path) -> list[str]:
+    """Return the names of files and folders beside a missing path that are most similar to its own."""
+    names = [other.name for other in Path(path).parent.glob("[!.]*") if other.is_dir() or is_readable(other)]
+    return difflib.get_close_matches(Path(path).name, names, _SHOWN, cutoff=0)
+
+
+def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
+    """Return the files that paths, folders and patterns such as ``"runs/*.h5"`` stand for.
+
+    Raises
+    ------
+    MupError
+        If a path does not exist or cannot be read here, or if no file remains.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.data.files import files_of
+    >>> np.save("a.npy", np.zeros((4, 16)))
+    >>> files_of("*.npy")
+    ('a.npy',)
+    """
+    files: list[Path] = []
+    for entry in (given,) if isinstance(given, (str, Path)) else given:
+        path = Path(entry).expanduser()
+        matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+        files += [file for match in matches for file in readable_in(match)] or [path]
+    for path in files:
+        _check_file(path)
+    if not files:
+        raise MupError(f"There is no data file in {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+    return tuple(map(str, files))
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        others = similar_names(path)
+        beside = nearest(path.name, others) if others else f"nor is there another in {path.absolute().parent}."
+        raise MupError(f"There is no file or folder {path}; {beside}")
+    if path.suffix.lower() not in SUFFIXES:
+        what = f"The folder {path} has no file" if path.is_dir() else f"{path} is no file"
+        raise MupError(
+            f"{what} that can be read here, with a name that ends in {', '.join(SUFFIXES)}: give other files in Python, as "
+            "arrays (x, y)."
+        )
+
+
+def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
+    """Return files by the split that their names or folders say, and under "all" where these do not differ."""
+    entries: list[str | Path] = []
+    for entry in [given] if isinstance(given, (str, Path)) else given:
+        entries += _split_folders(Path(entry).expanduser()) or [entry]
+    files = files_of(entries)
+    words = split_words([[file] for file in files])
+    if not {"val", "test"} & set(words) or len(set(words)) == 1:
+        return {"all": files}
+    if None in words:
+        named = ", ".join(sorted(filter(None, set(words))))
+        raise MupError(
+            f"{files[words.index(None)]} is beside files that are called {named}: say which split it belongs to, "
+            "{'train': …, 'val': …, 'test': …}, or leave it out."
+        )
+    return {word: tuple(f for f, own in zip(files, words, strict=True) if own == word) for word in dict.fromkeys(words)}
+
+
+def _split_folders(path: Path) -> list[Path]:
+    """Return the folders train, valid and test in a folder, or in its subfolder data, as The Well has them."""
+    outer = [folder for folder in (path, path / "data") if folder.is_dir() and not is_readable(folder)]
+    inner = [sub for folder in outer for sub in sorted(folder.iterdir()) if sub.is_dir() and split_word(sub.name)]
+    # A train.zarr counts as a file, and a folder train_logs may hold something else.
+    named = [sub for sub in inner if not is_readable(sub) and (sub.name.lower() in SPLIT_WORDS or readable_in(sub))]
+    words = {split_word(sub.name) for sub in named}
+    if words == {"test"}:
+        raise MupError(
+            f"{path} has only a folder with test data, {named[0].name}, and test data is never trained on: put training data "
+            f"beside it, in {named[0].parent / 'train'}."
+        )
+    beside = [entry for entry in sorted(path.iterdir()) if is_readable(entry)] if named else []
+    return named + beside if {"val", "test"} & words else []
+
+
+def split_words(groups: Sequence[Sequence[str]]) -> list[str | None]:
+    """Return the split that the names of each group of files say, in the part of their paths that differs."""
+    paths = [[os.path.abspath(file) for file in group] for group in groups]
+    common = os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
+    found = [{split_word(os.path.relpath(path, common)) for path in group} for group in paths]
+    return [words.pop() if len(words) == 1 else None for words in found]
+
+
+def split_word(name: str) -> str | None:
+    """Return the split that a name says, such as "darcy_train_16.pt" or "valid"; None for none or several."""
+    found = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", name.lower()) if word in SPLIT_WORDS}
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,229 @@
+"""From files or arrays to Datasets with input and output, and from these to the pairs of each split."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import is_unnamed
+from neuralop_mup.lab.data.axes import described, fields_of, grid_of, labels_of, may_be_one_each, option, spaces_of, with_roles
+from neuralop_mup.lab.data.coordinates import check_coordinates
+from neuralop_mup.lab.data.formats import with_format
+from neuralop_mup.lab.data.names import SAMPLE, TIME
+from neuralop_mup.lab.data.own import _LEAST, _PIECES, OwnData
+from neuralop_mup.lab.data.readers import dataset_of, read_files
+from neuralop_mup.lab.data.splits import SPLITS, by_split, draw, select
+from neuralop_mup.lab.data.windows import WindowReader
+
+
+def open_sources(own: OwnData) -> dict[str, list[xarray.Dataset]]:
+    """Return Datasets with input and output by split, checked and selected.
+
+    Parameters
+    ----------
+    own : OwnData
+
+    Raises
+    ------
+    MupError
+        If arrays or axes are unclear, or files do not fit together.
+    """
+    read = {name: getattr(own, name) for name in ("x", "y", "dims", "time_step")}
+    if own.arrays is not None:
+        raw = {split: [dataset_of(part)] for split, part in own.arrays.items()}
+    else:
+        raw = {split: read_files(files, own.join) for split, files in own.files.items()}
+    is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
+    found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
+    places = [(split, data) for split, group in found.items() for data in group]
+    selected = [select(data, own.every, own.crop, spaces_of(data)) for _, data in places]
+    checked = check_coordinates(selected, own.uneven, own.time_step != "last")
+    made: dict[str, list[xarray.Dataset]] = {split: [] for split in found}
+    for (split, _), data in zip(places, checked, strict=True):
+        made[split].append(data)
+    _check_alike(made)
+    return made
+
+
+def _with_names(raw: Mapping[str, Sequence[xarray.Dataset]], read: Mapping[str, Any]) -> dict[str, list[xarray.Dataset]]:
+    """Return files of no format that has a name. What was found out about the first one holds for all."""
+    found: dict[str, list[xarray.Dataset]] = {}
+    for split, group in raw.items():
+        found[split] = []
+        one_each = may_be_one_each(group)
+        for data in group:
+            made = with_roles(data, read, one_each)
+            if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
+                read = {**read, "dims": made.words}
+            found[split].append(made)
+    return found
+
+
+def _check_alike(found: Mapping[str, Sequence[xarray.Dataset]]) -> None:
+    """Raise MupError where channels, axes or, within a split, grids differ between files."""
+    first = next(iter(found.values()))[0]
+    for group in found.values():
+        for data in group:
+            held = [(labels_of(d, "input"), labels_of(d, "output"), len(grid_of(d)), TIME in d.sizes) for d in (data, first)]
+            other = group[0] if held[0] == held[1] else first
+            if held[0] != held[1] or grid_of(data) != grid_of(other):
+                raise MupError(
+                    f"{data.file} holds {_held(data)}, but {other.file} {_held(other)}: files that are joined must agree."
+                )
+
+
+def _held(data: xarray.Dataset) -> str:
+    """Return what a file holds, for a comparison: ``a, b → u on 64×64 points, 11 frames``."""
+    inputs, outputs = (labels_of(data, role) for role in ("input", "output"))
+    shown = " → ".join(", ".join(labels[:8]) or "frames" for labels in (inputs, outputs))
+    frames = f", {data.sizes[TIME]} frames" if TIME in data.sizes else ""
+    return f"{shown}, {len(inputs)} → {len(outputs)} channels on {_by(grid_of(data))} points{frames}"
+
+
+def _by(grid: Sequence[int]) -> str:
+    return "×".join(map(str, grid))
+
+
+# Splits
+
+
+def open_parts(own: OwnData) -> dict[str, WindowReader]:
+    """Return the pairs of input and output of each split.
+
+    Raises
+    ------
+    MupError
+        If there are too few samples or frames, or what is learned in time is unclear.
+    """
+    _check_steps(own)
+    n = sum(data.sizes.get(SAMPLE, 1) for data in own.sources.get("all", ()))
+    in_time = TIME in own.first.sizes
+    cut = _PIECES if in_time and 0 < n < len(SPLITS) else 1  # of one or two trajectories, pieces are split
+    groups = {split: _in_steps(own, _in_pieces(group, cut if split == "all" else 1)) for split, group in own.sources.items()}
+    counts = {split: sum(data.sizes.get(SAMPLE, 1) for data in group) for split, group in groups.items()}
+    orders = {split: np.arange(count) for split, count in counts.items() if split != "all"}
+    if "all" in counts:
+        orders |= draw(counts["all"], own.split, orders, own.shuffle and cut == 1)
+    if own.n_train is not None:
+        orders["train"] = _fewer(orders["train"], own)
+    history = own.history if in_time else 0
+    found = {
+        split: WindowReader(groups.get(split) or groups["all"], orders[split], history, own.check_unchanged)
+        for split in SPLITS
+        if split in orders
+    }
+    total = sum(map(len, found.values()))
+    if total < _LEAST:
+        raise MupError(
+            f"{own.title} has {total} samples in all, {_channels(found['train'])}; at least {_LEAST} are needed to train, "
+            "choose and test. If the first axis is not that of the samples, move it to the front, or name all axes with dims."
+        )
+    return found
+
+
+def _check_steps(own: OwnData) -> None:
+    """Raise MupError where the steps in time do not fit the data."""
+    first = own.first
+    if TIME not in first.sizes:
+        if own.time_step is not None or own.history + own.rollout > 2:
+            raise MupError(f"time_step, history and rollout are for data with a time axis, and {first.file} has none.")
+        return
+    if own.time_step is None and not first.format:
+        raise MupError(
+            f"{first.file} holds {described(first, 'output')} with {first.sizes[TIME]} frames in time; say what is learned: "
+            f"each step to the next, {option(time_step=1)}, or the first frame to the last, {option(time_step='last')}."
+        )
+    if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
+        raise MupError(
+            f"{described(first, 'input')} in {first.file} vary in time, so that no step follows from a prediction: rollout=1."
+        )
+
+
+def _in_pieces(group: Sequence[xarray.Dataset], cut: int) -> list[xarray.Dataset]:
+    """Return trajectories cut into so many pieces, one after the other."""
+    if cut == 1:
+        return list(group)
+    made = []
+    for data in group:
+        each = data.sizes[TIME] // cut
+        for sample in range(data.sizes.get(SAMPLE, 1)):
+            one = data.isel({SAMPLE: slice(sample, sample + 1)}, missing_dims="ignore")
+            made += [one.isel(time=slice(i * each, (i + 1) * each)) for i in range(cut)]
+    return made
+
+
+def _in_steps(own: OwnData, group: Sequence[xarray.Dataset]) -> list[xarray.Dataset]:
+    """Return trajectories whose frames are a step of the model apart, without those that are too short."""
+    if TIME not in group[0].sizes:
+        return list(group)
+    made = []
+    for data in group:
+        step = max(1, data.sizes[TIME] - 1) if own.time_step == "last" else int(own.time_step or 1)
+        made.append(data.isel(time=slice(None, None, step)))
+    long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
+    if not long_enough:
+        raise MupError(
+            f"{group[0].file} has {group[0].sizes[TIME]} frames in a trajectory or piece of one, too few for "
+            f"time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
+            f"Where each file is a time step, {option(join='time')}."
+        )
+    return long_enough
+
+
+def _fewer(order: np.ndarray, own: OwnData) -> np.ndarray:
+    if len(order) < own.n_train:
+        raise MupError(f"n_train = {own.n_train} is more than the {len(order)} training samples of {own.title}.")
+    chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
+    return order[np.sort(chosen[: own.n_train])]
+
+
+# What the report says of it
+
+
+def describe(own: OwnData) -> dict[str, str]:
+    """Return how the data was read, by what it is about."""
+    first, train = own.first, own.parts["train"]
+    counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
+    found = {"read as": f"{_channels(train)}; {counts}", "format": first.format}
+    found |= {role: described(first, role) for role in ("input", "output")}
+    if train.history:
+        found["time"] = _time_text(own, train)
+        found["training"] = f"over {own.rollout} steps" + ", with the gradient of the last" * own.pushforward
+        found["training"] *= own.rollout > 1
+    if steps := first.attrs.get("steps"):
+        found["time step"] = f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
+    found["splits"] = _split_text(own)
+    return {name: text for name, text in found.items() if text}
+
+
+def _channels(part: WindowReader) -> str:
+    x, y = (values.shape for values in part.fields)
+    return f"{x[1]} → {y[1]} channels on {_by(y[2:])} points"
+
+
+def _time_text(own: OwnData, train: WindowReader) -> str:
+    total = own.first.sizes[TIME]
+    cut = sum(data.sizes.get(SAMPLE, 1) for data in own.sources.get("all", ())) in (1, 2)
+    step = total - 1 if own.time_step == "last" else int(own.time_step or 1)
+    before = ", ".join(str(step * number) for number in range(own.history))
+    pairs = "–".join(map(str, sorted({train.lengths.min(), train.lengths.max()})))
+    pieces = f" in each of {_PIECES} pieces, the last for validation and test" if cut else ""
+    lengths = {data.sizes[TIME] for group in own.sources.values() for data in group}
+    others = f"; trajectories have {min(lengths)} to {max(lengths)} frames" if len(lengths) > 1 else ""
+    return f"frames {before} → {step * own.history} of {total} and so on, {pairs} pairs{pieces}{others}"
+
+
+def _split_text(own: OwnData) -> str:
+    known = {split: group for split, group in own.sources.items() if split != "all"}
+    found = [f"{split} from {', '.join(Path(data.file).name for data in group[:8])}" for split, group in known.items()]
+    for split, group in known.items():
+        found += [f"{split} on {_by(grid_of(group[0]))} points"] if grid_of(group[0]) != own.grid_shape else []
+    if "all" in own.sources:
+        drawn = ", ".join(split for split in own.parts if split not in known)
+        is_drawn = own.shuffle and len(own.parts["train"].order) > 0
+        how = f"drawn at random, the same in every run; {option(shuffle=False)} takes them in file order"
+        found.append(f"{drawn} from {'the others' if found else 'all'} {how if is_drawn else 'in file order'}")
+    return "; ".join(found)
