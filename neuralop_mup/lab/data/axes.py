@@ -17,8 +17,8 @@ import xarray
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.data.arrays import Joined, is_unnamed, lazy
 from neuralop_mup.lab.data.names import CHANNEL, SAMPLE, TIME, coordinate_word, is_channel, usual_word
+from neuralop_mup.lab.data.splits import LEAST
 
-_LEAST = 4  # points on an axis of a grid
 _MOST = 16  # channels that an axis without a name is taken for
 _CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message
@@ -48,9 +48,11 @@ def fields_of(data: xarray.Dataset, role: str) -> dict[str, xarray.Variable]:
 
 def spaces_of(data: xarray.Dataset) -> list[str]:
     """Return the axes of the grid, in the order of the output with the most axes."""
-    outputs = sorted(fields_of(data, "output").values(), key=lambda variable: -variable.ndim)
-    dims = dict.fromkeys(dim for variable in outputs for dim in variable.dims)
-    return [str(dim) for dim in dims if dim not in (SAMPLE, TIME) and not is_channel(dim)]
+    found = [
+        [str(dim) for dim in variable.dims if dim not in (SAMPLE, TIME) and not is_channel(str(dim))]
+        for variable in fields_of(data, "output").values()
+    ]
+    return max(found, key=len)
 
 
 def grid_of(data: xarray.Dataset) -> tuple[int, ...]:
@@ -148,10 +150,10 @@ def _common_sizes(file: str, fields: Mapping[str, xarray.Variable]) -> dict[str,
                     "samples and the same times; an axis of frames that are all input is a channel's."
                 )
     grid = tuple(n for dim, n in sizes.items() if dim not in (SAMPLE, TIME) and not is_channel(dim))
-    if not 1 <= len(grid) <= 3 or min(grid) < _LEAST:
+    if not 1 <= len(grid) <= 3 or min(grid) < LEAST:
         raise MupError(
             f"{', '.join(name.partition(':')[2] for name in fields)} in {file} have the grid {grid}: it needs one to three "
-            f"axes with {_LEAST} points or more on each."
+            f"axes with {LEAST} points or more on each."
         )
     return sizes
 
@@ -170,7 +172,9 @@ def _check_classes(key: str, file: str, variable: xarray.Variable) -> None:
 # From a file to variables
 
 
-def with_roles(raw: xarray.Dataset, read: Mapping[str, Any], one_each: bool = False) -> xarray.Dataset:
+def with_roles(
+    raw: xarray.Dataset, read: Mapping[str, Any], group: Sequence[xarray.Dataset] = ()
+) -> xarray.Dataset:
     """Return input and output of what a file holds.
 
     Parameters
@@ -180,8 +184,8 @@ def with_roles(raw: xarray.Dataset, read: Mapping[str, Any], one_each: bool = Fa
     read : mapping
         ``x`` and ``y``: keys, several with a plus; one with a star stands for arrays that are a sample each. ``dims``: a
         word for each axis, as one text or as a dict from key to text. ``time_step``: given for a state in time.
-    one_each : bool, default False
-        Whether the whole file may be one sample.
+    group : sequence of xarray.Dataset, optional
+        What all files hold that are joined: lengths that differ between them are those of samples or times.
 
     Raises
     ------
@@ -201,7 +205,7 @@ def with_roles(raw: xarray.Dataset, read: Mapping[str, Any], one_each: bool = Fa
     try:
         inputs, outputs = _keys(raw, read)
         arrays = {key: _array(raw, key) for key in (*outputs, *inputs)}
-        words = _words_of(raw, arrays, inputs, outputs, read, one_each)
+        words = _words_of(raw, arrays, inputs, outputs, read, group)
     except MupError as why:
         raise MupError(f"{_held(raw)}: {why}") from None
     if any(TIME in words[key] for key in outputs):
@@ -283,7 +287,7 @@ def _words_of(
     inputs: Sequence[str],
     outputs: Sequence[str],
     read: Mapping[str, Any],
-    one_each: bool,
+    group: Sequence[xarray.Dataset],
 ) -> Words:
     """Return a word for each axis of each array: the user's, the file's, or those of the only reading."""
     dims = read.get("dims")
@@ -294,12 +298,15 @@ def _words_of(
         words = _completed(arrays, said)
     else:
         in_time = not inputs or read.get("time_step") is not None
-        found = _readings(raw, arrays, outputs, in_time, one_each)
+        found = _readings(raw, arrays, outputs, in_time, group)
         if len(found) != 1:
             raise MupError(_question(found, read, in_time))
         words = found[0]
     if not inputs and not any(TIME in words[key] for key in outputs):
-        raise MupError(f"{'+'.join(outputs)} has neither an input nor a time axis, whose earlier times would be its input.")
+        raise MupError(
+            f"{'+'.join(outputs)} has neither an input nor a time axis, whose earlier times would be its input. "
+            f"Where each file is a time step, {option(join='time')}."
+        )
     return words
 
 
@@ -342,12 +349,18 @@ def _check_scalars(key: str, variable: xarray.Variable, arrays: Mapping[str, xar
 
 
 def _readings(
-    raw: xarray.Dataset, arrays: Mapping[str, xarray.Variable], outputs: Sequence[str], in_time: bool, one_each: bool
+    raw: xarray.Dataset,
+    arrays: Mapping[str, xarray.Variable],
+    outputs: Sequence[str],
+    in_time: bool,
+    group: Sequence[xarray.Dataset],
 ) -> list[Words]:
     """Return the readings of all axes that agree with lengths and coordinates, the usual ones first.
 
     Samples come first. In time, the first axis may also be that of the time.
     """
+    varying = {key: _varying_axes(key, group) for key in arrays}
+    one_each = len(group) >= _MANY and not any(varying.values())  # each of many files may be one sample
     leads: list[tuple[str, ...]] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of one shape have the same axes
     ways = [list(dict.fromkeys(_ways(variable, leads))) for variable in shapes.values()]
@@ -359,10 +372,13 @@ def _readings(
     lines = {word: line.size for word, line in _named_coordinates(raw, arrays).items() if line.size > 1}
     lengths = {word: n for word, n in lines.items() if word in ("x", "y", "z") or (word == TIME and in_time)}
     found = [words for words in found if _agrees(arrays, words, lengths)] or found
-    # Arrays that are joined are a channel each, and arrays whose axes are all equal are fields without channels.
-    equal = len({variable.shape[1:] for variable in arrays.values()} | {points for v in arrays.values() for points in v.shape[1:]})
-    if (len(arrays) > 2 or equal == 2) and not in_time and not one_each:
-        plain = [words for words in found if not any(CHANNEL in words[key] and arrays[key].ndim > 2 for key in arrays)]
+    fixed = [words for words in found if not any(words[key][axis] not in (SAMPLE, TIME) for key in arrays for axis in varying[key])]
+    found = fixed or found
+    # Arrays that are joined are a channel each, and arrays of one shape with equal axes are fields without channels.
+    wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
+    is_cube = len(set(wide.values())) == 1 and all(len(set(points)) == 1 for points in wide.values())
+    if (len(arrays) > 2 or is_cube) and not in_time and not one_each:
+        plain = [words for words in found if not any(CHANNEL in words[key] for key in wide)]
         return plain or found
     return found
 
@@ -404,7 +420,7 @@ def _fits(arrays: Mapping[str, xarray.Variable], words: Words, outputs: Sequence
     lead = {word for word in sizes if word in (SAMPLE, TIME)}
     spaces = sizes.keys() - lead
     wanted = spaces | (lead - {TIME}) | ({TIME} if in_time else set())
-    is_grid = sorted(spaces) == list("xyz"[: max(1, len(spaces))]) and min(min(sizes[word]) for word in spaces) >= _LEAST
+    is_grid = sorted(spaces) == list("xyz"[: max(1, len(spaces))]) and min(min(sizes[word]) for word in spaces) >= LEAST
     return is_grid and all(set(words[key]) - {CHANNEL} == wanted for key in outputs)
 
 
@@ -428,11 +444,11 @@ def _question(found: Sequence[Words], read: Mapping[str, Any], in_time: bool) ->
     others = "".join(f", or dims={line!r}" for line in lines[1:_READINGS])
     return (
         f"{what}: {option(**given, dims=lines[0])}{others}; sample, time and channel have a meaning, any other word is an axis "
-        f"of the grid, and each needs {_LEAST} points or more."
+        f"of the grid, and each needs {LEAST} points or more."
     )
 
 
-def may_be_one_each(parts: Sequence[xarray.Dataset]) -> bool:
-    """Return whether files may be one sample each: there are many, and their arrays have equal shapes."""
-    shapes = {tuple((str(key), values.shape) for key, values in part.variables.items()) for part in parts}
-    return len(parts) >= _MANY and len(shapes) == 1
+def _varying_axes(key: str, group: Sequence[xarray.Dataset]) -> set[int]:
+    """Return the axes of an array whose lengths differ between files."""
+    shapes = [data[key].shape for data in group if key in data.variables]
+    return {axis for shape in shapes for axis, n in enumerate(shape) if n != shapes[0][axis : axis + 1][0]} if len({*map(len, shapes)}) == 1 else set()

@@ -51,6 +51,8 @@ class Layout:
         if any(len(points) > 1 for word, points in sizes.items() if word != CHANNEL):
             return None
         coords = {axis: data[key].values.ravel() for axis, key in self.coords.items()}
+        if any(len(values) not in (n := max(sizes[axis]), n + (axis == TIME)) for axis, values in coords.items()):
+            return None
         made = {}
         for key, own in words.items():
             dims = field_dims([CHANNEL if word == "one" else word for word in own], key)

@@ -9,7 +9,7 @@ import xarray
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import is_unnamed
-from neuralop_mup.lab.data.axes import described, fields_of, grid_of, labels_of, may_be_one_each, option, spaces_of, with_roles
+from neuralop_mup.lab.data.axes import described, fields_of, grid_of, labels_of, option, spaces_of, with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.names import SAMPLE, TIME
@@ -53,9 +53,8 @@ def _with_names(raw: Mapping[str, Sequence[xarray.Dataset]], read: Mapping[str, 
     found: dict[str, list[xarray.Dataset]] = {}
     for split, group in raw.items():
         found[split] = []
-        one_each = may_be_one_each(group)
         for data in group:
-            made = with_roles(data, read, one_each)
+            made = with_roles(data, read, group)
             if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
                 read = {**read, "dims": made.words}
             found[split].append(made)
@@ -205,15 +204,18 @@ def _channels(part: WindowReader) -> str:
 
 
 def _time_text(own: OwnData, train: WindowReader) -> str:
-    total = own.first.sizes[TIME]
-    cut = sum(data.sizes.get(SAMPLE, 1) for data in own.sources.get("all", ())) in (1, 2)
-    step = total - 1 if own.time_step == "last" else int(own.time_step or 1)
+    every = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(data.sizes.get(SAMPLE, 1))]
+    step = max(every) - 1 if own.time_step == "last" else int(own.time_step or 1)
     before = ", ".join(str(step * number) for number in range(own.history))
     pairs = "–".join(map(str, sorted({train.lengths.min(), train.lengths.max()})))
-    pieces = f" in each of {_PIECES} pieces, the last for validation and test" if cut else ""
-    lengths = {data.sizes[TIME] for group in own.sources.values() for data in group}
-    others = f"; trajectories have {min(lengths)} to {max(lengths)} frames" if len(lengths) > 1 else ""
-    return f"frames {before} → {step * own.history} of {total} and so on, {pairs} pairs{pieces}{others}"
+    found = [f"frames {before} → {step * own.history} of {max(every)} and so on, {pairs} pairs"]
+    if len(own.sources.get("all", ())) and sum(data.sizes.get(SAMPLE, 1) for data in own.sources["all"]) < len(SPLITS):
+        found.append(f"in each of {_PIECES} pieces, the last for validation and test")
+    if min(every) < max(every):
+        found.append(f"trajectories have {min(every)} to {max(every)} frames")
+    if short := sum(n < step * (own.history + own.rollout - 1) + 1 for n in every) * (own.time_step != "last"):
+        found.append(f"{short} of {len(every)} trajectories are shorter than a window and left out")
+    return "; ".join(found)
 
 
 def _split_text(own: OwnData) -> str:

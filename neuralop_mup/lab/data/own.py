@@ -144,11 +144,12 @@ class OwnData:
         if not isinstance(self.crop, (bool, Mapping)):
             raise MupError(f"crop = {self.crop!r} must be True, False or a dict of ranges, such as {{'x': (0, 64)}}.")
         check_number("in_memory", self.in_memory)
-        steps = self.every.values() if isinstance(self.every, Mapping) else [self.every or 1]
-        counts = {"history": self.history, "rollout": self.rollout, "n_train": self.n_train or 1, "every": min(steps)}
-        counts["time_step"] = 1 if self.time_step in (None, "last") else self.time_step
-        for name, count in counts.items():
-            check_count(name, count)
+        steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]
+        counts = [("history", self.history), ("rollout", self.rollout), ("n_train", self.n_train)]
+        counts += [("every", step) for step in steps] + [("time_step", self.time_step)] * (self.time_step != "last")
+        for name, count in counts:
+            if count is not None:
+                check_count(name, count)
         if self.pushforward and self.rollout == 1:
             raise MupError("pushforward is for training over several steps: give rollout=2 or more with it.")
 

@@ -3,6 +3,7 @@
 Opening a file reads names, shapes and attributes only.
 """
 
+import base64
 import functools
 import os
 import pickle
@@ -186,7 +187,7 @@ def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> xarray.Variable:
     """Return an array of an HDF5 file with the names that the file has for its axes, all or none."""
     reversed = "MATLAB_class" in entry.attrs
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
-    names = [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
+    names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
     is_named = all(names) and len(set(names)) == len(names) and not reversed
     array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks)
     return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
@@ -286,6 +287,8 @@ def _read_zarr(path: Path) -> list[xarray.Dataset]:
         dims = [f"{group}/{name}".strip("/") for name in names] if is_named else unnamed_dims(key, array.ndim)
         if array.fill_value and any(name in attrs for name in _PACKED_ATTRS):
             attrs["_FillValue"] = array.fill_value  # zarr 2 has it here; elsewhere it stands for chunks that are absent
+        if isinstance(attrs.get("_FillValue"), str):  # as xarray writes real numbers
+            attrs["_FillValue"] = float(np.frombuffer(base64.b64decode(attrs["_FillValue"]), "<f8")[0])
         found[key] = lazy(Stored(_zarr, path, key, array.shape, array.dtype, chunks=array.chunks), dims, attrs)
     if not found:
         raise ValueError("it has no array")

@@ -9,6 +9,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.data.files import SPLIT_WORDS
 
 SPLITS = ("train", "val", "test")
+LEAST = 4  # points on an axis of a grid
 
 
 def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,4 +85,8 @@ def select(data: Any, every: Any, crop: Any, spaces: Sequence[str]) -> Any:
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
     data = data.isel({dim: slice(None, None, step) for dim, step in thinned.items()})
     odd = {dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces} if crop is True else {}
-    return data.isel(odd)
+    data = data.isel(odd)
+    grid = tuple(data.sizes[dim] for dim in spaces)
+    if min(grid) < LEAST:
+        raise MupError(f"every and crop leave the grid {grid} of {data.file}, and it needs {LEAST} points or more on each axis.")
+    return data

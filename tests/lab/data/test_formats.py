@@ -140,7 +140,8 @@ def write_pdebench(name, path="a.h5", beta=0.1):
     arrays = {**frames, **constant, **({"t": array(20, 5)} if constant else GRID)}
     if "groups" in name:
         words = "txy"[: frames["data"].ndim - 2]
-        arrays = {f"{i:04}/grid/{word}": np.arange(5.0) for i in range(20) for word in words}
+        shape = dict(zip("txy", frames["data"].shape[1:], strict=False))
+        arrays = {f"{i:04}/grid/{word}": np.arange(float(shape[word])) for i in range(20) for word in words}
         arrays |= {f"{i:04}/data": values for i, values in enumerate(frames["data"])}
     return write_hdf5(path, arrays, {"/": {"beta": beta, "Nu": 1.0}})
 
