@@ -42,7 +42,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
         return ""
     far, size = np.swapaxes(squares, 0, 1)  # (samples, channels)
     errors = np.sqrt(far.sum(1) / size.sum(1))
-    names = _names(Validation(data, which).pairs, split.get(which, ()), len(errors))
+    names = _names(data, which, split.get(which, ()), len(errors))
     order = np.argsort(-errors, kind="stable")
     of_channels = zip(np.sqrt(far.sum(0) / size.sum(0)), np.sqrt(far.mean(0)), strict=True)
     tables = {
@@ -87,21 +87,23 @@ def _square(field: np.ndarray) -> np.ndarray:
     return np.square(np.abs(field)).reshape(len(field), -1).mean(1)
 
 
-def _names(pairs: int, numbers: Sequence[int], count: int) -> Sequence[Any]:
+def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
     """What samples are called: by their numbers in the data, or where these are not known by their place in the split."""
-    if pairs:
-        return [f"{step} of trajectory {number}" for number in numbers for step in range(1, pairs + 1)]
+    if Validation(data, which).pairs:
+        each = zip(numbers, data.trajectories(which), strict=True)
+        return [f"{step} of trajectory {number}" for number, pairs in each for step in range(1, pairs + 1)]
     return numbers if len(numbers) else range(count)
 
 
 def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
     """The table by step of a trajectory; nothing where samples are no steps of one."""
-    pairs = Validation(data, which).pairs
+    validation = Validation(data, which)
+    pairs = validation.pairs
     if pairs < 2:
         return []
     columns = {
-        "from the truth before": errors.reshape(-1, pairs).mean(0),
-        "from the first state on": rollout_errors(model, Validation(data, which), pairs),
+        "from the truth before": [errors[validation.numbers(step)].mean() for step in range(pairs)],
+        "from the first state on": rollout_errors(model, validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

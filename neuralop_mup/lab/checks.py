@@ -11,8 +11,8 @@ from torch import nn
 
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.outcome import copied
-from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.training import Losses, quiet, untouched
 
 

@@ -18,10 +18,10 @@ from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.checks import check_batch, check_data, looking
+from neuralop_mup.lab.data.given import as_source, options_of
 from neuralop_mup.lab.duration import epochs_within, seconds_of
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
-from neuralop_mup.lab.problems.given import as_source, options_of
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of

@@ -12,7 +12,7 @@ from neuralop.models import FNO, UQNO
 
 import neuralop_mup as nm
 from neuralop_mup.lab import Results, sweep, transfer_study
-from neuralop_mup.lab.problems.own import OwnData
+from neuralop_mup.lab.data.own import OwnData
 from support.cases import BY_NAME
 from support.errors import refused
 from support.models import Wrapper, parametrized

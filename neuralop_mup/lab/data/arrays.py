@@ -17,6 +17,7 @@ from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
 _FEW = 256  # numbers: with fewer than these between two steps, reading everything is faster than reading in steps
 
+
 class Stored(BackendArray):
     """An array in a file, which pickles as a path and a key.
 

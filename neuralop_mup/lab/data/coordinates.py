@@ -56,9 +56,9 @@ def _spacing(data: xarray.Dataset, dim: str, uneven: str) -> float | None:
         what = "steps in time" if dim == TIME else "a grid"
         channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
         raise MupError(
-            f"{data.file} has uneven {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, with "
-            f"distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data on "
-            f"an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
+            f"{data.file} has uneven {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
+            f"with distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data "
+            f"on an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
         )
     return float(np.float32(gaps.mean()))
 
@@ -79,10 +79,9 @@ def _warn_of_ends(data: xarray.Dataset, dim: str) -> None:
     some: dict[Any, Any] = {axis: slice(3) for axis in (SAMPLE, TIME) if axis in variable.dims}
     first, second, last = (variable.isel({**some, dim: place}).values.astype(float) for place in (0, 1, -1))
     size = np.abs(first - second).max()
-    if np.array_equal(first, last) or np.abs(first - last).max() <= 1e-6 * size:
-        if size > 0 and np.ptp(first) > 1e-3 * size:
-            warnings.warn(
-                f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point by "
-                f"itself: drop the last one, {option(crop={dim: [0, -1]})}.",
-                stacklevel=3,
-            )
+    if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
+        warnings.warn(
+            f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point by "
+            f"itself: drop the last one, {option(crop={dim: [0, -1]})}.",
+            stacklevel=3,
+        )

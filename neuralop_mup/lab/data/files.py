@@ -108,8 +108,8 @@ def _split_folders(path: Path) -> list[Path]:
     words = {split_word(sub.name) for sub in named}
     if words == {"test"}:
         raise MupError(
-            f"{path} has only a folder with test data, {named[0].name}, and test data is never trained on: put training data "
-            f"beside it, in {named[0].parent / 'train'}."
+            f"{path} has only a folder with test data, {named[0].name}, and test data is never trained on: put training "
+            f"data beside it, in {named[0].parent / 'train'}."
         )
     beside = [entry for entry in sorted(path.iterdir()) if is_readable(entry)] if named else []
     return named + beside if {"val", "test"} & words else []

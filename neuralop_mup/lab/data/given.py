@@ -120,8 +120,8 @@ def _check_same_kind(parts: Mapping[str, Any], arrays: Mapping[str, Any], pairs:
     if not all(pairs.values()) and any(arrays[name] or isinstance(part, _ARRAYS) for name, part in parts.items()):
         kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
         raise MupError(
-            f"{', '.join(kinds)}: give every split in the same form, as a pair of arrays (x, y) of input and output, or as a "
-            "loader."
+            f"{', '.join(kinds)}: give every split in the same form, as a pair of arrays (x, y) of input and output, or as "
+            "a loader."
         )
 
 
@@ -163,8 +163,8 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     is_pair = isinstance(whole, tuple) and _all_are(whole, _ARRAYS)
     if not is_pair and (not isinstance(whole, Dataset) or isinstance(whole, IterableDataset)):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a part is taken "
-            "only of files, arrays and data sets."
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a part is "
+            "taken only of files, arrays and data sets."
         )
     order = draw(len(whole[0] if is_pair else whole), OwnData.split, parts, shuffle=True)
     for split, numbers in order.items():

@@ -12,7 +12,9 @@ _USUAL = {
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
     **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # of the atmosphere
 }
-_COORDINATE = re.compile(r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I)
+_COORDINATE = re.compile(
+    r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I
+)
 
 
 def usual_word(name: str) -> str:
@@ -30,3 +32,8 @@ def coordinate_word(key: str) -> str | None:
 def is_channel(dim: str) -> bool:
     """Return whether an axis holds channels."""
     return dim.partition(":")[0] == CHANNEL
+
+
+def is_space(dim: str) -> bool:
+    """Return whether an axis belongs to the grid."""
+    return dim not in (SAMPLE, TIME) and not is_channel(dim)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray
+from xarray import Dataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import is_unnamed
@@ -19,7 +19,7 @@ from neuralop_mup.lab.data.splits import SPLITS, by_split, draw, select
 from neuralop_mup.lab.data.windows import WindowReader
 
 
-def open_sources(own: OwnData) -> dict[str, list[xarray.Dataset]]:
+def open_sources(own: OwnData) -> dict[str, list[Dataset]]:
     """Return Datasets with input and output by split, checked and selected.
 
     Parameters
@@ -41,16 +41,16 @@ def open_sources(own: OwnData) -> dict[str, list[xarray.Dataset]]:
     places = [(split, data) for split, group in found.items() for data in group]
     selected = [select(data, own.every, own.crop, spaces_of(data)) for _, data in places]
     checked = check_coordinates(selected, own.uneven, own.time_step != "last")
-    made: dict[str, list[xarray.Dataset]] = {split: [] for split in found}
+    made: dict[str, list[Dataset]] = {split: [] for split in found}
     for (split, _), data in zip(places, checked, strict=True):
         made[split].append(data)
     _check_alike(made)
     return made
 
 
-def _with_names(raw: Mapping[str, Sequence[xarray.Dataset]], read: Mapping[str, Any]) -> dict[str, list[xarray.Dataset]]:
+def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
     """Return files of no format that has a name. What was found out about the first one holds for all."""
-    found: dict[str, list[xarray.Dataset]] = {}
+    found: dict[str, list[Dataset]] = {}
     for split, group in raw.items():
         found[split] = []
         for data in group:
@@ -61,7 +61,7 @@ def _with_names(raw: Mapping[str, Sequence[xarray.Dataset]], read: Mapping[str, 
     return found
 
 
-def _check_alike(found: Mapping[str, Sequence[xarray.Dataset]]) -> None:
+def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
     """Raise MupError where channels, axes or, within a split, grids differ between files."""
     first = next(iter(found.values()))[0]
     for group in found.values():
@@ -74,7 +74,7 @@ def _check_alike(found: Mapping[str, Sequence[xarray.Dataset]]) -> None:
                 )
 
 
-def _held(data: xarray.Dataset) -> str:
+def _held(data: Dataset) -> str:
     """Return what a file holds, for a comparison: ``a, b → u on 64×64 points, 11 frames``."""
     inputs, outputs = (labels_of(data, role) for role in ("input", "output"))
     shown = " → ".join(", ".join(labels[:8]) or "frames" for labels in (inputs, outputs))
@@ -118,7 +118,7 @@ def open_parts(own: OwnData) -> dict[str, WindowReader]:
     if total < _LEAST:
         raise MupError(
             f"{own.title} has {total} samples in all, {_channels(found['train'])}; at least {_LEAST} are needed to train, "
-            "choose and test. If the first axis is not that of the samples, move it to the front, or name all axes with dims."
+            "choose and test. If the first axis is not that of the samples, move it to the front, or name them with dims."
         )
     return found
 
@@ -137,11 +137,12 @@ def _check_steps(own: OwnData) -> None:
         )
     if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
         raise MupError(
-            f"{described(first, 'input')} in {first.file} vary in time, so that no step follows from a prediction: rollout=1."
+            f"{described(first, 'input')} in {first.file} vary in time, so that no step follows from a prediction: use "
+            "rollout=1."
         )
 
 
-def _in_pieces(group: Sequence[xarray.Dataset], cut: int) -> list[xarray.Dataset]:
+def _in_pieces(group: Sequence[Dataset], cut: int) -> list[Dataset]:
     """Return trajectories cut into so many pieces, one after the other."""
     if cut == 1:
         return list(group)
@@ -154,7 +155,7 @@ def _in_pieces(group: Sequence[xarray.Dataset], cut: int) -> list[xarray.Dataset
     return made
 
 
-def _in_steps(own: OwnData, group: Sequence[xarray.Dataset]) -> list[xarray.Dataset]:
+def _in_steps(own: OwnData, group: Sequence[Dataset]) -> list[Dataset]:
     """Return trajectories whose frames are a step of the model apart, without those that are too short."""
     if TIME not in group[0].sizes:
         return list(group)
@@ -193,7 +194,9 @@ def describe(own: OwnData) -> dict[str, str]:
         found["training"] = f"over {own.rollout} steps" + ", with the gradient of the last" * own.pushforward
         found["training"] *= own.rollout > 1
     if steps := first.attrs.get("steps"):
-        found["time step"] = f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
+        found["time step"] = (
+            f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
+        )
     found["splits"] = _split_text(own)
     return {name: text for name, text in found.items() if text}
 

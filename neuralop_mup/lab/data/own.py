@@ -1,7 +1,7 @@
 """Fields in files and arrays of the user's own: what they hold, how they are split, and whether they fit in memory."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from neuralop_mup.lab.data.batches import spread
 from neuralop_mup.lab.data.files import files_by_split, files_of
 from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.data.problem_data import ProblemData, check_single
-from neuralop_mup.lab.data.splits import SPLITS, by_split, draw, is_counts, select
+from neuralop_mup.lab.data.splits import by_split, is_counts
 from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples

@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.data.batches import BLOCK, WINDOW, BlockLoader, PairBatches, batch_of, chunks_of, spread
 from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.data.splits import SPLITS
+from neuralop_mup.lab.fingerprint import fingerprint
 
 _LOOKED_AT = 256  # values of a sample that tell it from others
 

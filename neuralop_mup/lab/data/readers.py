@@ -400,8 +400,8 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[xarray.Dataset]]) ->
     shapes = [{key: step[key].shape for key in fields if key in step} for step in steps]
     if wrong := [path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(
-            f"{wrong[0]} holds other arrays or shapes than {paths[0]}, so that the files of {folder} are not the steps of one "
-            "trajectory: leave out join='time', or take the file out of the folder."
+            f"{wrong[0]} holds other arrays or shapes than {paths[0]}, so that the files of {folder} are not the steps of "
+            "one trajectory: leave out join='time', or take the file out of the folder."
         )
     made = {key: _joined([step[key].variable for step in steps], "time") for key in fields}
     beside = {key: steps[0][key].variable for key in steps[0].variables if coordinate_word(key) or key in steps[0].dims}

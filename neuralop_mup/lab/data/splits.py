@@ -81,12 +81,14 @@ def select(data: Any, every: Any, crop: Any, spaces: Sequence[str]) -> Any:
     ranges = crop if isinstance(crop, Mapping) else {}
     for dim in (*thinned, *ranges):
         if dim not in data.dims:
-            raise MupError(f"every or crop names the axis {dim!r}, which {data.file} does not have; {nearest(dim, list(map(str, data.dims)))}")
+            raise MupError(f"every or crop names the axis {dim!r}; {data.file} has {', '.join(map(str, data.dims))}.")
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
     data = data.isel({dim: slice(None, None, step) for dim, step in thinned.items()})
     odd = {dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces} if crop is True else {}
     data = data.isel(odd)
     grid = tuple(data.sizes[dim] for dim in spaces)
     if min(grid) < LEAST:
-        raise MupError(f"every and crop leave the grid {grid} of {data.file}, and it needs {LEAST} points or more on each axis.")
+        raise MupError(
+            f"every and crop leave the grid {grid} of {data.file}, and it needs {LEAST} points or more on each axis."
+        )
     return data

@@ -1,7 +1,7 @@
 """Pairs of input and output in files: windows of frames of trajectories of any length, each frame read once."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.files import whole_file
+from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
 from neuralop_mup.validation import check_count, check_number
 
 

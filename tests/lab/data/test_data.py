@@ -15,11 +15,11 @@ from neuralop.models import FNO
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset, random_split
 
 import neuralop_mup as nm
-from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.data import ProblemData
 from neuralop_mup.lab.data.batches import chunks_of, spread
 from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.data.loaders import Loaders
+from neuralop_mup.lab.fingerprint import fingerprint
 from support.errors import refused
 from support.files import array, assert_equal, write
 

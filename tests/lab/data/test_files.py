@@ -57,7 +57,9 @@ def test_one_file_per_time_step(suffix):
             elif suffix == "npz":
                 np.savez(path, u=frame, time=2.0 * t)
             else:
-                named = xarray.Dataset({"u": (("time", "south", "east"), frame[None])}, {"time": [2.0 * t], "south": np.arange(8.0)})
+                named = xarray.Dataset(
+                    {"u": (("time", "south", "east"), frame[None])}, {"time": [2.0 * t], "south": np.arange(8.0)}
+                )
                 named.to_netcdf(path, engine="h5netcdf")
     dims = {} if suffix == "nc" else {"dims": "time x y"}
     own = OwnData(files="sim", join="time", time_step=1, split=(1, 1, 1), shuffle=False, **dims)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.data import OwnData, batches
 from neuralop_mup.lab.data.given import as_source
+from neuralop_mup.lab.fingerprint import fingerprint
 from support.errors import refused
 from support.files import array, assert_equal, write
 
@@ -148,7 +148,11 @@ XY = {"x": "sample x", "y": "sample x y"}
 @pytest.mark.parametrize(
     ("arrays", "read", "words"),
     [
-        ({"x": (20, 16, 16), "y": (20, 16, 16, 10)}, {}, [{"x": "sample x y", "y": "sample x y channel"}, {"x": "sample x y", "y": "sample x y z"}]),
+        (
+            {"x": (20, 16, 16), "y": (20, 16, 16, 10)},
+            {},
+            [{"x": "sample x y", "y": "sample x y channel"}, {"x": "sample x y", "y": "sample x y z"}],
+        ),
         ({"x": (40, 16), "y": (40, 16, 16)}, {}, [XY, {"x": "sample channel", "y": "sample x y"}]),
         ({"x": (20, 8, 24), "y": (20, 8, 24)}, {}, ["sample x y", "sample channel x"]),
         ({"a": (20, 8, 12), "u": (20, 7, 8, 12)}, {"x": "a", "y": "u"}, [{"a": "sample y z", "u": "sample x y z"}]),

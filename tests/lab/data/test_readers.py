@@ -13,7 +13,7 @@ import torch
 import xarray
 
 from neuralop_mup.lab.data import OwnData, windows
-from neuralop_mup.lab.data.axes import assemble, described, field_dims, labels_of, with_roles
+from neuralop_mup.lab.data.axes import assemble, described, field, labels_of, with_roles
 from neuralop_mup.lab.data.files import files_of
 from neuralop_mup.lab.data.handles import read_rows
 from neuralop_mup.lab.data.readers import dataset_of, read_file
@@ -89,7 +89,7 @@ def roles(**variables):
     made = {}
     for name, (values, words) in variables.items():
         role, _, key = name.partition("_")
-        made[f"{role}:{key}"] = xarray.Variable(field_dims(words.split(), key), values)
+        made |= field(role, key, values, words.split())
     return assemble("d", made)
 
 
@@ -279,7 +279,7 @@ def test_coordinates_name_channels():
     data = xarray.Dataset({"u": (("time", "variable", "south", "east"), U)}, {"variable": list("abcdefg")})
     found = with_roles(dataset_of(data.variables), {"y": "u"})
     assert labels_of(found, "output") == tuple(f"u {letter}" for letter in "abcdefg")
-    assert dict(found.sizes) == {"time": 12, "channel:u": 7, "south": 8, "east": 9}
+    assert dict(found.sizes) == {"time": 12, "channel:u:1": 7, "south": 8, "east": 9}
 
 
 def test_numbers_beside_fields_need_no_names():
