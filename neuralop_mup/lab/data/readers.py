@@ -17,12 +17,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from string import digits
 from typing import Any
 
 import h5py
 import numpy as np
 import torch
-import xarray
+from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import Joined, Stored, lazy, unnamed_dims
@@ -36,7 +37,7 @@ _PACKED_ATTRS = ("scale_factor", "add_offset")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
 
-def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> xarray.Dataset:
+def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Dataset:
     """Return arrays, tensors or variables by their keys as a Dataset.
 
     Parameters
@@ -56,9 +57,15 @@ def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> xarra
     made = {}
     for key, values in arrays.items():
         variable = getattr(values, "variable", values)
-        is_named = isinstance(variable, xarray.Variable)
-        made[key] = lazy(variable, variable.dims if is_named else unnamed_dims(key, len(variable.shape)))
-    return xarray.Dataset(made, attrs={"file": file})
+        dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
+        made[key] = lazy(variable, dims)
+    return Dataset(made, attrs={"file": file})
+
+
+def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    """Keep what a function loads from a file, until the file changes."""
+    kept = functools.lru_cache(maxsize=4)(lambda path, stamp: load(path))
+    return functools.wraps(load)(lambda path: kept(path, stamp_of(path)))
 
 
 # NumPy and torch
@@ -70,7 +77,7 @@ def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return np.lib.format.read_array_header_1_0(file) if version == (1, 0) else np.lib.format.read_array_header_2_0(file)
 
 
-def _read_npz(path: Path) -> list[xarray.Dataset]:
+def _read_npz(path: Path) -> list[Dataset]:
     found = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -87,7 +94,7 @@ def _read_npz(path: Path) -> list[xarray.Dataset]:
 
 
 class _Members(dict):
-    """The arrays of an .npz file, each found when somebody asks for it."""
+    """The arrays of an .npz file, each mapped when somebody asks for it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -103,7 +110,7 @@ def _member(path: str, key: str, stamp: tuple) -> np.ndarray:
         info = archive.getinfo(f"{key}.npy")
         if info.compress_type != zipfile.ZIP_STORED:
             with archive.open(info) as member, tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as whole:
-                shutil.copyfileobj(member, whole, 2**20)
+                shutil.copyfileobj(member, whole)
             mapped = np.lib.format.open_memmap(whole.name, mode="r")
             weakref.finalize(mapped, os.remove, whole.name)
             return mapped
@@ -118,16 +125,10 @@ def _npy(path: str) -> dict[str, np.ndarray]:
     return {ONLY_KEY: np.lib.format.open_memmap(path, mode="r")}
 
 
+@_until_changed
 def _tensors(path: str) -> dict[str, np.ndarray]:
-    """Return the tensors in dicts and sequences; a pair is x and y."""
-    if not zipfile.is_zipfile(path):  # the format before torch 1.6, which cannot be mapped
-        return _whole_tensors(path, stamp_of(path))
-    return _tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-
-
-@functools.lru_cache(maxsize=4)
-def _whole_tensors(path: str, stamp: tuple) -> dict[str, np.ndarray]:
-    return _tensors_in("", torch.load(path, map_location="cpu", weights_only=True))
+    """Return the tensors in dicts and sequences, mapped where torch can; a pair is x and y."""
+    return _tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)))
 
 
 def _tensors_in(key: str, value: Any) -> dict[str, np.ndarray]:
@@ -141,13 +142,13 @@ def _tensors_in(key: str, value: Any) -> dict[str, np.ndarray]:
     return {inner: array for part in parts for inner, array in part.items()}
 
 
-def _read_opened(path: Path, opener: Callable[[str], Mapping[str, Any]]) -> list[xarray.Dataset]:
+def _read_opened(path: Path, opener: Callable[[str], Mapping[str, Any]]) -> list[Dataset]:
     """Read what a function opens as arrays that have a shape and a type."""
     found = {key: Stored(opener, path, key, array.shape, array.dtype) for key, array in opener(str(path)).items()}
     return [dataset_of(found, str(path))]
 
 
-def _read_tensors(path: Path) -> list[xarray.Dataset]:
+def _read_tensors(path: Path) -> list[Dataset]:
     found = _read_opened(path, _tensors)
     if any(_MODEL_KEYS.search(str(key)) for key in found[0].variables):
         raise MupError(
@@ -160,18 +161,14 @@ def _read_tensors(path: Path) -> list[xarray.Dataset]:
 # MATLAB and HDF5
 
 
+@_until_changed
 def _matlab(path: str) -> dict[str, np.ndarray]:
-    return _whole_matlab(path, stamp_of(path))
-
-
-@functools.lru_cache(maxsize=4)
-def _whole_matlab(path: str, stamp: tuple) -> dict[str, np.ndarray]:
     from scipy.io import loadmat
 
     return {k: v for k, v in loadmat(path).items() if isinstance(v, np.ndarray) and v.dtype.kind in "biufc"}
 
 
-def _read_mat(path: Path) -> list[xarray.Dataset]:
+def _read_mat(path: Path) -> list[Dataset]:
     return _read_hdf5(path) if h5py.is_hdf5(path) else _read_opened(path, _matlab)
 
 
@@ -183,7 +180,13 @@ def _plain(attrs: Any) -> dict[str, Any]:
     return {name: getattr(v, "tolist", lambda v=v: v)() for name, v in attrs.items() if name not in _SCALE_ATTRS}
 
 
-def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> xarray.Variable:
+def _is_array(key: str, entry: Any) -> bool:
+    """Return whether an entry is an array: not MATLAB's references, nor a dimension of NetCDF without a coordinate."""
+    is_field = isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#")
+    return is_field and not bytes(entry.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
+
+
+def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
     """Return an array of an HDF5 file with the names that the file has for its axes, all or none."""
     reversed = "MATLAB_class" in entry.attrs
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
@@ -193,26 +196,20 @@ def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> xarray.Variable:
     return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
 
 
-def _is_array(key: str, entry: Any) -> bool:
-    """Return whether an entry is an array: not MATLAB's references, nor a dimension of NetCDF without a coordinate."""
-    is_field = isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#")
-    return is_field and not bytes(entry.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
-
-
 def _sample_groups(names: Sequence[str]) -> set[str]:
     """Return the groups that are a sample each: called by a number, or four or more by one word and a number."""
     groups = {key.partition("/")[0] for key in names if "/" in key}
-    words = Counter(group.rstrip("0123456789") for group in groups if group[-1].isdigit())
-    return {group for group in groups if group.isdigit() or (group[-1].isdigit() and words[group.rstrip("0123456789")] > 3)}
+    words = Counter(group.rstrip(digits) for group in groups)
+    return {group for group in groups if group.isdigit() or (group[-1].isdigit() and words[group.rstrip(digits)] > 3)}
 
 
-def _read_hdf5(path: Path) -> list[xarray.Dataset]:
+def _read_hdf5(path: Path) -> list[Dataset]:
     """Read arrays by their paths. Where groups are a sample each, ``*`` stands for their names.
 
     Their fields become one array with an axis of samples, or a Dataset each where lengths differ.
     """
-    whole: dict[str, xarray.Variable] = {}
-    samples: dict[str, dict[str, xarray.Variable]] = defaultdict(dict)
+    whole: dict[str, Variable] = {}
+    samples: dict[str, dict[str, Variable]] = defaultdict(dict)
     attrs: dict[str, Any] = {"file": str(path)}
     names: list[str] = []
     with h5py.File(path, "r") as file:
@@ -228,41 +225,40 @@ def _read_hdf5(path: Path) -> list[xarray.Dataset]:
             if not _is_array(key, entry):
                 attrs[star] = _plain(entry.attrs)
             elif group in groups and entry.ndim > 1:
-                samples[star][group] = _variable_of(path, key, entry)
+                samples[group][star] = _variable_of(path, key, entry)
             else:
                 whole[star] = _variable_of(path, key, entry)
-    if all(len({part.shape for part in parts.values()}) == 1 for parts in samples.values()):
-        fields = {star: _joined(list(parts.values())) for star, parts in samples.items()}
-        return [_decoded(whole | fields, attrs)]
-    ordered = sorted({group for parts in samples.values() for group in parts})
-    each = [{star: _joined([parts[group]]) for star, parts in samples.items() if group in parts} for group in ordered]
-    return [_decoded(whole | fields, attrs | {"file": f"{path}/{g}"}) for g, fields in zip(ordered, each, strict=True)]
+    if len({tuple((star, part.shape) for star, part in fields.items()) for fields in samples.values()}) < 2:
+        parts = list(samples.values())
+        joined = {star: _joined([fields[star] for fields in parts]) for star in (parts[0] if parts else ())}
+        return [_decoded(whole | joined, attrs)]
+    found = []
+    for group, fields in samples.items():
+        single = {star: _joined([part]) for star, part in fields.items()}
+        found.append(_decoded(whole | single, attrs | {"file": f"{path}/{group}"}))
+    return found
 
 
-def _joined(parts: Sequence[xarray.Variable], dim: str = "sample") -> xarray.Variable:
+def _joined(parts: Sequence[Variable], dim: str = "sample") -> Variable:
     """Return variables of one shape as one, with a new axis in front."""
     return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
 
 
-def _is_missing(attrs: Mapping[str, Any], name: str) -> bool:
-    """Return whether an attribute names a number that stands for a missing one; NaN needs no replacement."""
-    return name in attrs and bool(np.isfinite(np.asarray(attrs[name], float)).all())
-
-
-def _decoded(variables: Mapping[str, xarray.Variable], attrs: Mapping[str, Any]) -> xarray.Dataset:
+def _decoded(variables: Mapping[str, Variable], attrs: Mapping[str, Any]) -> Dataset:
     """Unpack packed numbers and put NaN for missing ones, as the CF conventions say; times stay numbers."""
-    found = xarray.Dataset(variables, attrs=dict(attrs))
-    held = [variable.attrs for variable in found.variables.values()]
-    is_coded = any(any(n in a for n in _PACKED_ATTRS) or any(_is_missing(a, n) for n in _MISSING_ATTRS) for a in held)
-    how = {"decode_times": False, "decode_timedelta": False, "decode_coords": False}
-    return xarray.decode_cf(found, **how) if is_coded else found
+    coded = []
+    for variable in variables.values():
+        missing = [variable.attrs[name] for name in _MISSING_ATTRS if name in variable.attrs]
+        coded.append(any(name in variable.attrs for name in _PACKED_ATTRS) or any(np.isfinite(missing)))
+    found = Dataset(variables, attrs=dict(attrs))
+    return decode_cf(found, decode_times=False, decode_timedelta=False, decode_coords=False) if any(coded) else found
 
 
-def _read_netcdf(path: Path) -> list[xarray.Dataset]:
+def _read_netcdf(path: Path) -> list[Dataset]:
     """Read NetCDF 4 as HDF5; the older format is one of scipy's."""
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
-    found = xarray.open_dataset(path, engine="scipy", decode_times=False, cache=False)
+    found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
     return [found.assign_attrs({"file": str(path)})]
 
 
@@ -277,7 +273,7 @@ def _zarr(path: str) -> dict[str, Any]:
     return {key: array for key, array in every if hasattr(array, "shape")}
 
 
-def _read_zarr(path: Path) -> list[xarray.Dataset]:
+def _read_zarr(path: Path) -> list[Dataset]:
     found = {}
     for key, array in _zarr(str(path)).items():
         attrs = dict(array.attrs)
@@ -296,7 +292,7 @@ def _read_zarr(path: Path) -> list[xarray.Dataset]:
 
 
 #: Suffix → function from a path to what the file holds: one Dataset, or several where lengths differ.
-READERS: dict[str, Callable[[Path], list[xarray.Dataset]]] = {
+READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
     ".npy": partial(_read_opened, opener=_npy),
     **dict.fromkeys((".pt", ".pth"), _read_tensors),
@@ -307,7 +303,7 @@ READERS: dict[str, Callable[[Path], list[xarray.Dataset]]] = {
 }
 
 
-def read_file(path: str | Path) -> list[xarray.Dataset]:
+def read_file(path: str | Path) -> list[Dataset]:
     """Return what a file holds: lazy Datasets, several where samples have different lengths.
 
     Parameters
@@ -317,7 +313,7 @@ def read_file(path: str | Path) -> list[xarray.Dataset]:
 
     Returns
     -------
-    list of xarray.Dataset
+    list of Dataset
         ``attrs["file"]`` is the path. Attributes of groups are there by their paths, those of the file under "".
 
     Raises
@@ -353,7 +349,7 @@ def read_file(path: str | Path) -> list[xarray.Dataset]:
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error
 
 
-def read_files(files: Sequence[str], join: str = "sample") -> list[xarray.Dataset]:
+def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
     """Return what files hold, as a list of Datasets.
 
     Parameters
@@ -372,7 +368,7 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[xarray.Datase
     >>> [list(data.variables) for data in read_files(["x.npy", "y.npy"])]
     [['x', 'y']]
     """
-    folders: dict[Path, dict[Path, list[xarray.Dataset]]] = defaultdict(dict)
+    folders: dict[Path, dict[Path, list[Dataset]]] = defaultdict(dict)
     for path in map(Path, files):
         folders[path.parent][path] = read_file(path)
     made = []
@@ -388,7 +384,7 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[xarray.Datase
     return made
 
 
-def _trajectory(folder: Path, found: Mapping[Path, Sequence[xarray.Dataset]]) -> xarray.Dataset:
+def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
     """Join files of one time step each, in the order of their times, or else of the numbers in their names."""
     paths = sorted(found, key=lambda path: (*map(float, re.findall(r"\d+", path.stem)), path.stem))
     steps = [found[path][0] for path in paths]
@@ -405,5 +401,5 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[xarray.Dataset]]) ->
         )
     made = {key: _joined([step[key].variable for step in steps], "time") for key in fields}
     beside = {key: steps[0][key].variable for key in steps[0].variables if coordinate_word(key) or key in steps[0].dims}
-    at = {"time": xarray.Variable("time", sorted(times))} if len(times) == len(steps) else {}
-    return xarray.Dataset({**beside, **made, **at}, attrs={"file": str(folder)})
+    at = {"time": Variable("time", sorted(times))} if len(times) == len(steps) else {}
+    return Dataset({**beside, **made, **at}, attrs={"file": str(folder)})
