@@ -31,11 +31,8 @@ Words = tuple[str, ...]
 
 def option(**read: Any) -> str:
     """Return how files are to be read, as one writes it in Python and in the shell."""
-    words = []
-    for name, value in read.items():
-        text = f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value))
-        words.append(f"--read.{name} {text}")
-    return f"read={read} (in the shell: {' '.join(words)})"
+    texts = {name: f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value)) for name, value in read.items()}
+    return f"read={read} (in the shell: {' '.join(f'--read.{name} {text}' for name, text in texts.items())})"
 
 
 # What a Dataset with roles holds
@@ -75,11 +72,8 @@ def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
 
 def described(data: Dataset, role: str) -> str:
     """Return the fields of a role with their axes, such as ``u (sample time x y)``."""
-    found = []
-    for key, variable in fields_of(data, role).items():
-        words = [dim.partition(":")[0] for dim in variable.dims]
-        found.append(f"{key} ({' '.join(words)})")
-    return " + ".join(found)
+    words = {key: [dim.partition(":")[0] for dim in variable.dims] for key, variable in fields_of(data, role).items()}
+    return " + ".join(f"{key} ({' '.join(own)})" for key, own in words.items())
 
 
 # From variables to a Dataset with roles
@@ -178,7 +172,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
         ``x`` and ``y``: keys, several with a plus; one with a star stands for arrays that are a sample each. ``dims``: a
         word for each axis, as one text or as a dict from key to text. ``time_step``: given for a state in time.
     group : sequence of xarray.Dataset, optional
-        All files that are joined: lengths that differ between them are those of samples or times.
+        All files that are joined. Each of many files with equal shapes may be one sample.
 
     Raises
     ------
@@ -242,10 +236,10 @@ def _advice(raw: Dataset, wide: Sequence[str]) -> str:
     if not wide:
         return "There is no array of two axes or more."
     *others, y = sorted(wide, key=lambda key: raw[key].size)
-    lines = [option(x=key, y=y) for key in sorted(others) if raw[key].shape[0] == raw[y].shape[0]]
     moving = [key for key in wide if TIME in map(usual_word, raw[key].dims)]
-    lines = [*lines[:1], f"for one state in time {option(y='+'.join(moving) or y, time_step=1)}"]
-    return f"Say so: {', or '.join(lines)}. A plus joins keys."
+    state = f"for one state in time {option(y='+'.join(moving) or y, time_step=1)}"
+    pair = f"{option(x=min(others), y=y)}, or " if others else ""
+    return f"Say so: {pair}{state}. A plus joins keys."
 
 
 def _array(raw: Dataset, key: str) -> Variable:
@@ -339,24 +333,21 @@ def _readings(
 
     Samples come first. In time, the first axis may also be that of the time.
     """
-    varying = {key: _varying_axes(key, group) for key in arrays}
-    one_each = len(group) >= _MANY and not any(varying.values())  # each of many files may be one sample
+    alike = all(len({data[key].shape for data in group if key in data.variables}) == 1 for key in arrays)
+    one_each = len(group) >= _MANY and alike  # each of many files may be one sample
     leads: list[Words] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of one shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
     lengths = {word: values.size for word, values in _coordinates(raw, arrays, {}).items() if in_time or word != TIME}
-    found: list[dict[str, Words]] = []
-    best = 0
+    fitting: list[dict[str, Words]] = []
+    agreeing: list[dict[str, Words]] = []
     for each in product(*ways):
         words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
-        sizes = _sizes(arrays, words, outputs, in_time)
-        if not sizes:
-            continue
-        agreed = all(n - sizes.get(word, -1) in (0, word == TIME) for word, n in lengths.items())
-        fixed = all(words[key][axis] in (SAMPLE, TIME) for key in arrays for axis in varying[key])
-        found = [] if agreed + fixed > best else found
-        best = max(best, agreed + fixed)
-        found += [words] if agreed + fixed == best else []
+        if sizes := _sizes(arrays, words, outputs, in_time):
+            fitting.append(words)
+            if all(n - sizes.get(word, -1) in (0, word == TIME) for word, n in lengths.items()):
+                agreeing.append(words)
+    found = agreeing or fitting
     # Arrays that are joined are a channel each, and arrays of one shape with equal axes are fields without channels.
     wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
     is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
@@ -364,12 +355,6 @@ def _readings(
         plain = [words for words in found if not any(CHANNEL in words[key] for key in wide)]
         return plain or found
     return found
-
-
-def _varying_axes(key: str, group: Sequence[Dataset]) -> list[int]:
-    """Return the axes of an array whose lengths differ between files."""
-    shapes = {data[key].shape for data in group if key in data.variables}
-    return [axis for axis, points in enumerate(zip(*shapes, strict=False)) if len(set(points)) > 1]
 
 
 def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
@@ -380,7 +365,7 @@ def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
         yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
         return
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
-    if leads[0][-1] == TIME:
+    if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
     for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
         if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):

@@ -66,20 +66,20 @@ def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
     first = next(iter(found.values()))[0]
     for group in found.values():
         for data in group:
-            held = [(labels_of(d, "input"), labels_of(d, "output"), len(grid_of(d)), TIME in d.sizes) for d in (data, first)]
-            other = group[0] if held[0] == held[1] else first
-            if held[0] != held[1] or grid_of(data) != grid_of(other):
-                raise MupError(
-                    f"{data.file} holds {_held(data)}, but {other.file} {_held(other)}: files that are joined must agree."
-                )
+            for other, what in ((first, _channels_of), (group[0], grid_of)):
+                if what(data) != what(other):
+                    held = f"{data.file} holds {_held(data)}, but {other.file} {_held(other)}"
+                    raise MupError(f"{held}: files that are joined must agree.")
+
+
+def _channels_of(data: Dataset) -> tuple:
+    return labels_of(data, "input"), labels_of(data, "output"), len(grid_of(data)), TIME in data.sizes
 
 
 def _held(data: Dataset) -> str:
-    """Return what a file holds, for a comparison: ``a, b → u on 64×64 points, 11 frames``."""
-    inputs, outputs = (labels_of(data, role) for role in ("input", "output"))
-    shown = " → ".join(", ".join(labels[:8]) or "frames" for labels in (inputs, outputs))
-    frames = f", {data.sizes[TIME]} frames" if TIME in data.sizes else ""
-    return f"{shown}, {len(inputs)} → {len(outputs)} channels on {_by(grid_of(data))} points{frames}"
+    """Return what a file holds, for a comparison: ``a, b → u on 64×64 points``."""
+    inputs, outputs = (", ".join(labels_of(data, role)[:8]) for role in ("input", "output"))
+    return f"{inputs or 'frames'} → {outputs} on {_by(grid_of(data))} points{' in time' * (TIME in data.sizes)}"
 
 
 def _by(grid: Sequence[int]) -> str:
@@ -98,22 +98,20 @@ def open_parts(own: OwnData) -> dict[str, WindowReader]:
         If there are too few samples or frames, or what is learned in time is unclear.
     """
     _check_steps(own)
-    n = sum(data.sizes.get(SAMPLE, 1) for data in own.sources.get("all", ()))
-    in_time = TIME in own.first.sizes
-    cut = _PIECES if in_time and 0 < n < len(SPLITS) else 1  # of one or two trajectories, pieces are split
-    groups = {split: _in_steps(own, _in_pieces(group, cut if split == "all" else 1)) for split, group in own.sources.items()}
-    counts = {split: sum(data.sizes.get(SAMPLE, 1) for data in group) for split, group in groups.items()}
-    orders = {split: np.arange(count) for split, count in counts.items() if split != "all"}
-    if "all" in counts:
-        orders |= draw(counts["all"], own.split, orders, own.shuffle and cut == 1)
+    history = own.history if TIME in own.first.sizes else 0
+    groups = {split: _in_steps(own, group) for split, group in own.sources.items()}
+    if is_cut(own):
+        groups["all"] = _in_steps(own, _in_pieces(own.sources["all"]))
+    orders = {split: np.arange(n_samples(group)) for split, group in groups.items()}
+    if "all" in orders:
+        n = len(orders.pop("all"))
+        orders |= draw(n, own.split, orders, own.shuffle and not is_cut(own))
     if own.n_train is not None:
         orders["train"] = _fewer(orders["train"], own)
-    history = own.history if in_time else 0
-    found = {
-        split: WindowReader(groups.get(split) or groups["all"], orders[split], history, own.check_unchanged)
-        for split in SPLITS
-        if split in orders
-    }
+    found = {}
+    for split in (split for split in SPLITS if split in orders):
+        parts = groups.get(split) or groups["all"]
+        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged)
     total = sum(map(len, found.values()))
     if total < _LEAST:
         raise MupError(
@@ -121,6 +119,16 @@ def open_parts(own: OwnData) -> dict[str, WindowReader]:
             "choose and test. If the first axis is not that of the samples, move it to the front, or name them with dims."
         )
     return found
+
+
+def n_samples(group: Sequence[Dataset]) -> int:
+    """Return the number of samples or trajectories in files."""
+    return sum(data.sizes.get(SAMPLE, 1) for data in group)
+
+
+def is_cut(own: OwnData) -> bool:
+    """Return whether there is only one trajectory or two, which are cut in pieces to be split."""
+    return TIME in own.first.sizes and 0 < n_samples(own.sources.get("all", ())) < len(SPLITS)
 
 
 def _check_steps(own: OwnData) -> None:
@@ -142,16 +150,14 @@ def _check_steps(own: OwnData) -> None:
         )
 
 
-def _in_pieces(group: Sequence[Dataset], cut: int) -> list[Dataset]:
-    """Return trajectories cut into so many pieces, one after the other."""
-    if cut == 1:
-        return list(group)
+def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
+    """Return trajectories cut into pieces, one after the other."""
     made = []
     for data in group:
-        each = data.sizes[TIME] // cut
+        each = data.sizes[TIME] // _PIECES
         for sample in range(data.sizes.get(SAMPLE, 1)):
             one = data.isel({SAMPLE: slice(sample, sample + 1)}, missing_dims="ignore")
-            made += [one.isel(time=slice(i * each, (i + 1) * each)) for i in range(cut)]
+            made += [one.isel(time=slice(i * each, (i + 1) * each)) for i in range(_PIECES)]
     return made
 
 
@@ -191,8 +197,8 @@ def describe(own: OwnData) -> dict[str, str]:
     found |= {role: described(first, role) for role in ("input", "output")}
     if train.history:
         found["time"] = _time_text(own, train)
+    if own.rollout > 1:
         found["training"] = f"over {own.rollout} steps" + ", with the gradient of the last" * own.pushforward
-        found["training"] *= own.rollout > 1
     if steps := first.attrs.get("steps"):
         found["time step"] = (
             f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
@@ -207,28 +213,30 @@ def _channels(part: WindowReader) -> str:
 
 
 def _time_text(own: OwnData, train: WindowReader) -> str:
-    every = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(data.sizes.get(SAMPLE, 1))]
+    every = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(n_samples([data]))]
     step = max(every) - 1 if own.time_step == "last" else int(own.time_step or 1)
     before = ", ".join(str(step * number) for number in range(own.history))
     pairs = "–".join(map(str, sorted({train.lengths.min(), train.lengths.max()})))
     found = [f"frames {before} → {step * own.history} of {max(every)} and so on, {pairs} pairs"]
-    if len(own.sources.get("all", ())) and sum(data.sizes.get(SAMPLE, 1) for data in own.sources["all"]) < len(SPLITS):
+    if is_cut(own):
         found.append(f"in each of {_PIECES} pieces, the last for validation and test")
     if min(every) < max(every):
+        window = step * (own.history + own.rollout - 1) + 1
+        short = sum(n < window for n in every) if own.time_step != "last" else 0
         found.append(f"trajectories have {min(every)} to {max(every)} frames")
-    if short := sum(n < step * (own.history + own.rollout - 1) + 1 for n in every) * (own.time_step != "last"):
         found.append(f"{short} of {len(every)} trajectories are shorter than a window and left out")
     return "; ".join(found)
 
 
 def _split_text(own: OwnData) -> str:
     known = {split: group for split, group in own.sources.items() if split != "all"}
-    found = [f"{split} from {', '.join(Path(data.file).name for data in group[:8])}" for split, group in known.items()]
+    found = []
     for split, group in known.items():
-        found += [f"{split} on {_by(grid_of(group[0]))} points"] if grid_of(group[0]) != own.grid_shape else []
+        names = ", ".join(Path(data.file).name for data in group[:8])
+        found.append(f"{split} from {names}, on {_by(grid_of(group[0]))} points")
     if "all" in own.sources:
         drawn = ", ".join(split for split in own.parts if split not in known)
-        is_drawn = own.shuffle and len(own.parts["train"].order) > 0
         how = f"drawn at random, the same in every run; {option(shuffle=False)} takes them in file order"
+        is_drawn = own.shuffle and not is_cut(own)
         found.append(f"{drawn} from {'the others' if found else 'all'} {how if is_drawn else 'in file order'}")
     return "; ".join(found)

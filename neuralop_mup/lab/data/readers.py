@@ -248,8 +248,9 @@ def _decoded(variables: Mapping[str, Variable], attrs: Mapping[str, Any]) -> Dat
     """Unpack packed numbers and put NaN for missing ones, as the CF conventions say; times stay numbers."""
     coded = []
     for variable in variables.values():
-        missing = [variable.attrs[name] for name in _MISSING_ATTRS if name in variable.attrs]
-        coded.append(any(name in variable.attrs for name in _PACKED_ATTRS) or any(np.isfinite(missing)))
+        missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
+        is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
+        coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))
     found = Dataset(variables, attrs=dict(attrs))
     return decode_cf(found, decode_times=False, decode_timedelta=False, decode_coords=False) if any(coded) else found
 
