@@ -53,10 +53,10 @@ def _spacing(data: xarray.Dataset, dim: str, uneven: str) -> float | None:
     gaps = np.diff(points)
     rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
     if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and uneven == "error":
-        what = "steps in time" if dim == TIME else "a grid"
+        what = "uneven steps in time" if dim == TIME else "an uneven grid"
         channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
         raise MupError(
-            f"{data.file} has uneven {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
+            f"{data.file} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
             f"with distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data "
             f"on an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
         )

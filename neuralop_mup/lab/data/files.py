@@ -83,11 +83,15 @@ def _check_file(path: Path) -> None:
 
 def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
     """Return files by the split that their names or folders say, and under "all" where these do not differ."""
-    entries: list[str | Path] = []
-    for entry in [given] if isinstance(given, (str, Path)) else given:
-        entries += _split_folders(Path(entry).expanduser()) or [entry]
-    files = files_of(entries)
-    words = split_words([[file] for file in files])
+    files = files_of(given)
+    folder = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()
+    is_folder = isinstance(given, (str, Path)) and folder.is_dir() and not is_readable(folder)
+    words = split_words([[file] for file in files], str(folder) if is_folder else None)
+    if is_folder and set(words) == {"test"}:
+        raise MupError(
+            f"{folder} has only test data, such as {files[0]}, and test data is never trained on: put training data beside "
+            f"it, in {Path(files[0]).parent.parent / 'train'}."
+        )
     if not {"val", "test"} & set(words) or len(set(words)) == 1:
         return {"all": files}
     if None in words:
@@ -99,31 +103,16 @@ def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
     return {word: tuple(f for f, own in zip(files, words, strict=True) if own == word) for word in dict.fromkeys(words)}
 
 
-def _split_folders(path: Path) -> list[Path]:
-    """Return the folders train, valid and test in a folder, or in its subfolder data, as The Well has them."""
-    outer = [folder for folder in (path, path / "data") if folder.is_dir() and not is_readable(folder)]
-    inner = [sub for folder in outer for sub in sorted(folder.iterdir()) if sub.is_dir() and split_word(sub.name)]
-    # A train.zarr counts as a file, and a folder train_logs may hold something else.
-    named = [sub for sub in inner if not is_readable(sub) and (sub.name.lower() in SPLIT_WORDS or readable_in(sub))]
-    words = {split_word(sub.name) for sub in named}
-    if words == {"test"}:
-        raise MupError(
-            f"{path} has only a folder with test data, {named[0].name}, and test data is never trained on: put training "
-            f"data beside it, in {named[0].parent / 'train'}."
-        )
-    beside = [entry for entry in sorted(path.iterdir()) if is_readable(entry)] if named else []
-    return named + beside if {"val", "test"} & words else []
+def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> list[str | None]:
+    """Return the split that the names of each group of files say: one, and None for none or several.
 
-
-def split_words(groups: Sequence[Sequence[str]]) -> list[str | None]:
-    """Return the split that the names of each group of files say, in the part of their paths that differs."""
+    Only that part of their paths counts which is below a folder, or which differs between them.
+    """
     paths = [[os.path.abspath(file) for file in group] for group in groups]
-    common = os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
-    found = [{split_word(os.path.relpath(path, common)) for path in group} for group in paths]
-    return [words.pop() if len(words) == 1 else None for words in found]
-
-
-def split_word(name: str) -> str | None:
-    """Return the split that a name says, such as "darcy_train_16.pt" or "valid"; None for none or several."""
-    found = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", name.lower()) if word in SPLIT_WORDS}
-    return found.pop() if len(found) == 1 else None
+    common = folder or os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
+    found = []
+    for group in paths:
+        names = " ".join(os.path.relpath(path, common) for path in group)
+        words = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", names.lower()) if word in SPLIT_WORDS}
+        found.append(words.pop() if len(words) == 1 else None)
+    return found

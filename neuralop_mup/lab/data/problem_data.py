@@ -288,7 +288,7 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
     if bad.any():
         raise MupError(
             f"{name} has entries that are not finite, in sample {numbers[int(bad.nonzero()[0])]} among others: remove these "
-            "samples or fill them in."
+            "samples; or fill them in, np.nan_to_num(y), and add what is known as a channel of x, np.isfinite(y)."
         )
 
 

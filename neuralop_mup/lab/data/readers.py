@@ -386,12 +386,10 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
-    """Join files of one time step each, in the order of their times, or else of the numbers in their names."""
+    """Join files of one time step each, in the order of the numbers in their names, with the times that they hold."""
     paths = sorted(found, key=lambda path: (*map(float, re.findall(r"\d+", path.stem)), path.stem))
     steps = [found[path][0] for path in paths]
     times = [float(np.ravel(step["time"].values)[0]) for step in steps if "time" in step.variables]
-    if len(times) == len(steps):
-        steps = [steps[i] for i in np.argsort(times, kind="stable")]
     steps = [step.squeeze("time") if "time" in step.dims else step for step in steps]
     fields = [key for key in steps[0].data_vars if not coordinate_word(key)]
     shapes = [{key: step[key].shape for key in fields if key in step} for step in steps]
@@ -401,6 +399,6 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
             "one trajectory: leave out join='time', or take the file out of the folder."
         )
     made = {key: _joined([step[key].variable for step in steps], "time") for key in fields}
-    beside = {key: steps[0][key].variable for key in steps[0].variables if coordinate_word(key) or key in steps[0].dims}
-    at = {"time": Variable("time", sorted(times))} if len(times) == len(steps) else {}
-    return Dataset({**beside, **made, **at}, attrs={"file": str(folder)})
+    made |= {key: steps[0][key].variable for key in steps[0].variables if key not in fields and key != "time"}
+    at = {"time": ("time", times)} if len(times) == len(steps) else {}
+    return Dataset({**made, **at}, attrs={"file": str(folder)})
