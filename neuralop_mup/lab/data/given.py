@@ -101,7 +101,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     if all(_all_are(part, _PATHS) for part in parts.values()):
         return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
     arrays = {name: _arrays(part) for name, part in parts.items()}
-    pairs = {name: _pair(part) for name, part in parts.items()}
+    pairs = {name: _pair(held) for name, held in arrays.items()}
     lacks_channels = any(values.ndim < 3 for pair in pairs.values() for values in pair or ())
     if all(arrays.values()) and (read or "all" in parts or lacks_channels or not all(pairs.values())):
         return OwnData(arrays=by_split(arrays), **read)
@@ -110,19 +110,14 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
             "read= is for files and arrays, and the data is given otherwise: leave it out, and bring arrays into the form "
             "(n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
-    _check_same_kind(parts, arrays, pairs)
-    given = _fields(by_split(pairs), dtype) if all(pairs.values()) else by_split(parts)
-    given, readings = _divided(given) if "all" in given else (given, {})
-    return ProblemData(**given, readings=readings) if all(pairs.values()) else Loaders(given, processor, readings)
-
-
-def _check_same_kind(parts: Mapping[str, Any], arrays: Mapping[str, Any], pairs: Mapping[str, Any]) -> None:
-    if not all(pairs.values()) and any(arrays[name] or isinstance(part, _ARRAYS) for name, part in parts.items()):
+    if all(pairs.values()):
+        given, readings = _divided(_fields(by_split(pairs), dtype))
+        return ProblemData(**given, readings=readings)
+    if any(arrays[name] or isinstance(part, _ARRAYS) for name, part in parts.items()):
         kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
-        raise MupError(
-            f"{', '.join(kinds)}: give every split in the same form, as a pair of arrays (x, y) of input and output, or as "
-            "a loader."
-        )
+        raise MupError(f"{', '.join(kinds)}: give every split in the same form, as arrays (x, y) or as a loader.")
+    given, readings = _divided(by_split(parts))
+    return Loaders(given, processor, readings)
 
 
 def _parts(data: Any) -> dict[str, Any]:
@@ -157,10 +152,12 @@ def _from_neuralop(data: Any) -> tuple[Any, Any]:
 def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Divide data sets or arrays that are given for "all"; return them with what the report says of it."""
     parts = dict(parts)
+    if "all" not in parts:
+        return parts, {}
     whole = parts.pop("all")
     if isinstance(whole, DataLoader) and whole.collate_fn is default_collate:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
-    is_pair = isinstance(whole, tuple) and _all_are(whole, _ARRAYS)
+    is_pair = isinstance(whole, tuple)
     if not is_pair and (not isinstance(whole, Dataset) or isinstance(whole, IterableDataset)):
         raise MupError(
             f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a part is "
@@ -206,12 +203,10 @@ def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> 
     return {_ONLY_KEY: np.memmap(file, dtype, "r", offset, shape)}
 
 
-def _pair(part: Any) -> tuple[Any, Any] | None:
+def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
     """Return input and output where both are arrays in memory."""
-    if isinstance(part, Mapping) and {"x", "y"} <= set(part):
-        part = (part["x"], part["y"])
-    is_pair = isinstance(part, (tuple, list)) and len(part) == 2 and _all_are(part, _ARRAYS)
-    return tuple(part) if is_pair and all(_kept(values) is values for values in part) else None
+    pair = tuple((arrays or {}).get(letter) for letter in "xy")
+    return pair if all(isinstance(values, _ARRAYS) for values in pair) else None
 
 
 def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
@@ -219,17 +214,16 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
     made = {}
     for split, pair in pairs.items():
         name = "train" if split == "all" else split
-        made[split] = tuple(_field(f"{letter} of {name}", v, dtype) for letter, v in zip("xy", pair, strict=True))
-    first = made.get("all") or made["train"]
-    for split, (x, y) in made.items():
-        kinds, like = ([(v.ndim, v.shape[1]) for v in pair] for pair in ((x, y), first))
-        if len(x) != len(y) or not len(x) or kinds != like:
-            shapes = [tuple(values.shape) for values in (x, y, *first)]
+        x, y = (_field(f"{letter} of {name}", values, dtype) for letter, values in zip("xy", pair, strict=True))
+        first = next(iter(made.values()), (x, y))
+        like = [(one.ndim, one.shape[1]) == (other.ndim, other.shape[1]) for one, other in zip((x, y), first, strict=True)]
+        if not len(x) or len(x) != len(y) or not all(like):
             raise MupError(
-                f"{'train' if split == 'all' else split} has x of shape {shapes[0]} and y of shape {shapes[1]}, and train "
-                f"{shapes[2]} and {shapes[3]}: there must be as many samples of each, one or more and samples first, "
-                "(n, channels, *grid), and all splits must have the same channels and axes."
+                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples of "
+                "each, one or more and samples first, (n, channels, *grid), and all splits must have the same channels and "
+                "axes."
             )
+        made[split] = (x, y)
     return made
 
 

@@ -19,6 +19,12 @@ from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples
 _PIECES = 10  # of a trajectory, where there are too few trajectories for train, val and test
+_CHOICES = {
+    "shuffle": (True, False),
+    "pushforward": (True, False),
+    "uneven": ("error", "ignore", "channel"),
+    "join": ("sample", "time"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,19 +134,17 @@ class OwnData:
                 raise MupError(f"{file} is given for two splits: give each files of its own, or only one file.")
 
     def _check_options(self) -> None:
-        split = tuple(self.split) if isinstance(self.split, (tuple, list)) else ()
+        split = self.split if isinstance(self.split, (tuple, list)) else ()
         is_valid = len(split) == 3 and all(is_number(share) and share > 0 for share in split)
         if not is_valid or not (is_counts(split) or abs(sum(split) - 1) < 1e-9):
             raise MupError(
                 f"split = {self.split!r} must be three shares for train, val and test, above 0 and with the sum 1, such as "
                 "(0.8, 0.1, 0.1), or three counts, such as (1000, 100, 100)."
             )
-        for flag in ("shuffle", "pushforward"):
-            if not isinstance(getattr(self, flag), bool):
-                raise MupError(f"{flag} is {getattr(self, flag)!r}; give True or False.")
-        for name, known in (("uneven", ("error", "ignore", "channel")), ("join", ("sample", "time"))):
-            if getattr(self, name) not in known:
-                raise MupError(f"{name} = {getattr(self, name)!r} must be {' or '.join(map(repr, known))}.")
+        for name, known in _CHOICES.items():
+            value = getattr(self, name)
+            if (type(value), value) not in [(type(choice), choice) for choice in known]:
+                raise MupError(f"{name} = {value!r} must be {' or '.join(map(repr, known))}.")
         if not isinstance(self.crop, (bool, Mapping)):
             raise MupError(f"crop = {self.crop!r} must be True, False or a dict of ranges, such as {{'x': (0, 64)}}.")
         check_number("in_memory", self.in_memory)
