@@ -15,10 +15,20 @@ import numpy as np
 from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.data.arrays import Joined, is_unnamed, lazy
-from neuralop_mup.lab.data.names import CHANNEL, SAMPLE, TIME, coordinate_word, is_channel, is_space, usual_word
-from neuralop_mup.lab.data.splits import LEAST
+from neuralop_mup.lab.data.arrays import (
+    CHANNEL,
+    SAMPLE,
+    TIME,
+    Joined,
+    coordinate_word,
+    is_channel,
+    is_space,
+    is_unnamed,
+    lazy,
+    usual_word,
+)
 
+LEAST = 4  # points on an axis of a grid
 _MOST = 16  # channels that an axis without a name is taken for
 _CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message

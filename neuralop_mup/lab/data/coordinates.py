@@ -8,8 +8,8 @@ import numpy as np
 import xarray
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME
 from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
-from neuralop_mup.lab.data.names import SAMPLE, TIME
 
 STEP = "input:time step"
 

@@ -11,9 +11,9 @@ import numpy as np
 from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME
 from neuralop_mup.lab.data.axes import assemble, field, fields_of
 from neuralop_mup.lab.data.files import SPLIT_WORDS
-from neuralop_mup.lab.data.names import CHANNEL, SAMPLE, TIME
 
 _SCALARS = "scalars"  # attribute: the names of the parameters of the equation
 _PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # of PDEBench's files

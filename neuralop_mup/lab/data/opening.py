@@ -8,14 +8,13 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import is_unnamed
-from neuralop_mup.lab.data.axes import described, fields_of, grid_of, labels_of, option, spaces_of, with_roles
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
+from neuralop_mup.lab.data.axes import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of, with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.formats import with_format
-from neuralop_mup.lab.data.names import SAMPLE, TIME
 from neuralop_mup.lab.data.own import _LEAST, _PIECES, OwnData
 from neuralop_mup.lab.data.readers import dataset_of, read_files
-from neuralop_mup.lab.data.splits import SPLITS, by_split, draw, select
+from neuralop_mup.lab.data.splits import SPLITS, by_split, draw
 from neuralop_mup.lab.data.windows import WindowReader
 
 
@@ -39,13 +38,31 @@ def open_sources(own: OwnData) -> dict[str, list[Dataset]]:
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
     places = [(split, data) for split, group in found.items() for data in group]
-    selected = [select(data, own.every, own.crop, spaces_of(data)) for _, data in places]
+    selected = [select(data, own.every, own.crop) for _, data in places]
     checked = check_coordinates(selected, own.uneven, own.time_step != "last")
     made: dict[str, list[Dataset]] = {split: [] for split in found}
     for (split, _), data in zip(places, checked, strict=True):
         made[split].append(data)
     _check_alike(made)
     return made
+
+
+def select(data: Dataset, every: Any, crop: Any) -> Dataset:
+    """Return a part of each sample; ``every`` and ``crop`` as in :class:`OwnData`."""
+    spaces = spaces_of(data)
+    steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces, every)
+    ranges = crop if isinstance(crop, Mapping) else {}
+    if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
+        raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.file} has {', '.join(data.dims)}.")
+    data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
+    data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
+    if crop is True:
+        data = data.isel({dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces})
+    if min(grid_of(data)) < LEAST:
+        raise MupError(
+            f"every and crop leave the grid {grid_of(data)} of {data.file}: each axis needs {LEAST} points or more."
+        )
+    return data
 
 
 def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:

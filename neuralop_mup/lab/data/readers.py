@@ -26,9 +26,8 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Joined, Stored, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import Joined, Stored, coordinate_word, lazy, unnamed_dims
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
-from neuralop_mup.lab.data.names import coordinate_word
 
 ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
 _MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint

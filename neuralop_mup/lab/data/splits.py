@@ -9,7 +9,6 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.data.files import SPLIT_WORDS
 
 SPLITS = ("train", "val", "test")
-LEAST = 4  # points on an axis of a grid
 
 
 def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,39 +55,3 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
 def is_counts(split: Sequence[float]) -> bool:
     """Return whether a split is given by counts of samples."""
     return all(isinstance(count, int) and not isinstance(count, bool) for count in split)
-
-
-def select(data: Any, every: Any, crop: Any, spaces: Sequence[str]) -> Any:
-    """Return a part of each sample.
-
-    Parameters
-    ----------
-    data : xarray.Dataset
-    every : int or mapping of str to int, optional
-        Take every so many points: of all axes of the grid, or of each axis that is named.
-    crop : bool or mapping of str to (int, int)
-        True: drop the last point of each axis of the grid with an odd number. Or the first point and the one after the last,
-        by axis.
-    spaces : sequence of str
-        Axes of the grid.
-
-    Raises
-    ------
-    MupError
-        For an axis that the data does not have.
-    """
-    thinned = every if isinstance(every, Mapping) else dict.fromkeys(spaces, every or 1)
-    ranges = crop if isinstance(crop, Mapping) else {}
-    for dim in (*thinned, *ranges):
-        if dim not in data.dims:
-            raise MupError(f"every or crop names the axis {dim!r}; {data.file} has {', '.join(map(str, data.dims))}.")
-    data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
-    data = data.isel({dim: slice(None, None, step) for dim, step in thinned.items()})
-    odd = {dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces} if crop is True else {}
-    data = data.isel(odd)
-    grid = tuple(data.sizes[dim] for dim in spaces)
-    if min(grid) < LEAST:
-        raise MupError(
-            f"every and crop leave the grid {grid} of {data.file}, and it needs {LEAST} points or more on each axis."
-        )
-    return data

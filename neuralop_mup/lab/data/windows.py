@@ -8,11 +8,10 @@ import numpy as np
 import torch
 import xarray
 
-from neuralop_mup.lab.data.arrays import Stored, stored_of
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, Stored, is_channel, stored_of
 from neuralop_mup.lab.data.axes import fields_of, grid_of, spaces_of
 from neuralop_mup.lab.data.batches import chunks_of
 from neuralop_mup.lab.data.handles import GAP, read_rows, reading
-from neuralop_mup.lab.data.names import SAMPLE, TIME, is_channel
 from neuralop_mup.lab.data.problem_data import check_finite
 
 _ROLES = ("input", "output")
