@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.lab import plots, wording
+from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet
 
@@ -78,6 +79,8 @@ def _predicted(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]
             fields = [batch["x"], batch["y"], model(**batch)]
         if not torch.is_tensor(fields[2]) or fields[2].shape != fields[1].shape:
             return
+        if "mask" in batch:
+            fields[1:] = (field * batch["mask"] for field in fields[1:])
         wide = (field.to(torch.complex128 if field.is_complex() else torch.float64) for field in fields)
         yield from zip(*(field.cpu().numpy() for field in wide), strict=True)
 
@@ -89,7 +92,7 @@ def _square(field: np.ndarray) -> np.ndarray:
 
 def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
     """What samples are called: by their numbers in the data, or where these are not known by their place in the split."""
-    if Validation(data, which).pairs:
+    if isinstance(data, ProblemData) and len(data.trajectories(which)):
         each = zip(numbers, data.trajectories(which), strict=True)
         return [f"{step} of trajectory {number}" for number, pairs in each for step in range(1, pairs + 1)]
     return numbers if len(numbers) else range(count)

@@ -73,7 +73,7 @@ class Validation:
     @property
     def pairs(self) -> int:
         """Pairs that each trajectory gave, the shortest one; 0 where samples are no trajectories."""
-        return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) else 0
+        return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) and not self.data.masked else 0
 
     @property
     def n_states(self) -> int:

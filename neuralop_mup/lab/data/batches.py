@@ -1,7 +1,7 @@
 """How pairs of fields become batches: those in memory, and those in files, of which many are read at once."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,35 @@ def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str
         return _batch(*x.pairs.read(numbers, (0, 1), steps), steps)
     ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
     return {"x": x[numbers], "y": y[ahead]}
+
+
+class MappedLoader:
+    """A loader whose batches go through a function.
+
+    Parameters
+    ----------
+    loader : iterable of batches
+    function : callable
+    """
+
+    def __init__(self, loader: Iterable, function: Callable[[Any], Mapping[str, Any]]) -> None:
+        self.loader, self.function = loader, function
+        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return map(self.function, self.loader)
+
+
+def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Fill NaN in x and y. Add a channel to x and a "mask" to the batch that are 1 where values are known, else 0."""
+    x, y = batch["x"], batch["y"]
+    known, mask = torch.isfinite(x), torch.isfinite(y)
+    channel = known.all(1, keepdim=True).to(x.dtype)
+    filled = torch.cat([torch.where(known, x, fill[0]), channel], dim=1)
+    return {"x": filled, "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}
 
 
 def advanced(x: torch.Tensor, prediction: torch.Tensor, history: int, beside: torch.Tensor | None = None) -> torch.Tensor:

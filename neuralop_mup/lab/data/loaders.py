@@ -3,29 +3,15 @@
 import copy
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.batches import SOME
+from neuralop_mup.lab.data.batches import SOME, MappedLoader
 from neuralop_mup.lab.data.problem_data import Splits
-
-
-class _Named:
-    """A loader whose pairs become ``{"x": …, "y": …}``, as neuralop's Trainer takes them."""
-
-    def __init__(self, loader: Iterable) -> None:
-        self._loader = loader
-        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        return map(_as_dict, self._loader)
 
 
 def _as_dict(batch: Any) -> Mapping[str, Any]:
@@ -73,7 +59,7 @@ class Loaders(Splits):
             if isinstance(part, Dataset):
                 is_drawn = name == "train" and not isinstance(part, IterableDataset)
                 part = DataLoader(part, int(batch_size), **({"shuffle": True, "generator": order} if is_drawn else {}))
-            made[name] = _Named(part)
+            made[name] = MappedLoader(part, _as_dict)
         return made.pop("train"), made
 
     def processor(self) -> Any:

@@ -128,12 +128,12 @@ def open_parts(own: OwnData) -> dict[str, WindowReader]:
     found = {}
     for split in (split for split in SPLITS if split in orders):
         parts = groups.get(split) or groups["all"]
-        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged)
+        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged, own.nan == "mask")
     total = sum(map(len, found.values()))
     if total < _LEAST:
         raise MupError(
-            f"{own.title} has {total} samples in all, {_channels(found['train'])}; at least {_LEAST} are needed to train, "
-            "choose and test. If the first axis is not that of the samples, move it to the front, or name them with dims."
+            f"{own.title} has {total} samples in all, on {_by(own.grid_shape)} points; at least {_LEAST} are needed to "
+            "train, choose and test. If the first axis is not that of the samples, move it to the front, or use dims."
         )
     return found
 
@@ -210,7 +210,8 @@ def describe(own: OwnData) -> dict[str, str]:
     """Return how the data was read, by what it is about."""
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
-    found = {"read as": f"{_channels(train)}; {counts}", "format": first.format}
+    channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
+    found = {"read as": f"{channels}; {counts}", "format": first.format}
     found |= {role: described(first, role) for role in ("input", "output")}
     if train.history:
         found["time"] = _time_text(own, train)
@@ -220,13 +221,10 @@ def describe(own: OwnData) -> dict[str, str]:
         found["time step"] = (
             f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
         )
+    if own.nan == "mask":
+        found["nan"] = "filled with the mean and left out of losses; the last channel of the input is a mask"
     found["splits"] = _split_text(own)
     return {name: text for name, text in found.items() if text}
-
-
-def _channels(part: WindowReader) -> str:
-    x, y = (values.shape for values in part.fields)
-    return f"{x[1]} → {y[1]} channels on {_by(y[2:])} points"
 
 
 def _time_text(own: OwnData, train: WindowReader) -> str:

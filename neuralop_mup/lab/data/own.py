@@ -24,6 +24,7 @@ _CHOICES = {
     "pushforward": (True, False),
     "uneven": ("error", "ignore", "channel"),
     "join": ("sample", "time"),
+    "nan": ("error", "mask"),
 }
 
 
@@ -70,6 +71,9 @@ class OwnData:
         What to do about a grid or times that are unevenly spaced. "channel": the time to the next frame becomes an input.
     join : {"sample", "time"}, default "sample"
         "time": each file is a time step, and the files of a folder are one trajectory.
+    nan : {"error", "mask"}, default "error"
+        What to do about NaN, for example over land. "mask": fill it with the mean of the channel, add a channel to the input
+        that is 1 where all is known and else 0, and leave the other points out of losses and errors.
     in_memory : float, default 2.0
         GB up to which data is read into memory; larger data is read batch by batch.
     arrays : mapping, optional
@@ -112,6 +116,7 @@ class OwnData:
     crop: Any = False
     uneven: str = "error"
     join: str = "sample"
+    nan: str = "error"
     in_memory: float = 2.0
     arrays: Any = field(default=None, compare=False, repr=False)
     stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
@@ -154,6 +159,8 @@ class OwnData:
         for name, count in counts:
             if count is not None:
                 check_count(name, count)
+        if self.nan == "mask" and self.rollout > 1:
+            raise MupError("rollout is for fields without NaN, since predictions have no mask: rollout=1 with nan='mask'.")
         if self.pushforward and self.rollout == 1:
             raise MupError("pushforward is for training over several steps: give rollout=2 or more with it.")
 
@@ -213,7 +220,7 @@ class OwnData:
     @property
     def in_channels(self) -> int:
         """Channels of the input, those of its frames first."""
-        return self.parts["train"].fields[0].shape[1]
+        return self.parts["train"].fields[0].shape[1] + (self.nan == "mask")
 
     @property
     def out_channels(self) -> int:
@@ -277,4 +284,4 @@ class OwnData:
         usual = each.get("train", 0) if isinstance(each.get("train", 0), int) else 0
         steps = {"history": self.history, "rollout": self.rollout, "pushforward": self.pushforward}
         others = {split: own for split, own in each.items() if own != usual}
-        return ProblemData(**pairs, trajectory=usual, lengths=others, **steps)
+        return ProblemData(**pairs, trajectory=usual, lengths=others, **steps, masked=self.nan == "mask")

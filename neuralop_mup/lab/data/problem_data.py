@@ -1,17 +1,30 @@
 """What every data set is: pairs of fields or loaders, each split told from others through what training gets of it."""
 
+import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.batches import BLOCK, WINDOW, BlockLoader, PairBatches, batch_of, chunks_of, spread
+from neuralop_mup.lab.data.batches import (
+    BLOCK,
+    WINDOW,
+    BlockLoader,
+    MappedLoader,
+    PairBatches,
+    batch_of,
+    chunks_of,
+    masked,
+    spread,
+)
 from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.data.splits import SPLITS
 from neuralop_mup.lab.fingerprint import fingerprint
@@ -97,6 +110,8 @@ class ProblemData(Splits):
         many fields a sample, those of the first step first.
     pushforward : bool, default False
         Whether the gradient of these goes through the last step alone.
+    masked : bool, default False
+        Whether NaN in x and y is filled with the means of the channels. Batches then have a "mask" and one channel more.
     readings : mapping of str to str
         What is to be told of the data, by what it is about.
 
@@ -118,6 +133,7 @@ class ProblemData(Splits):
     history: int = 1
     rollout: int = 1
     pushforward: bool = False
+    masked: bool = False
     readings: Mapping[str, str] = field(default_factory=dict)
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -155,7 +171,18 @@ class ProblemData(Splits):
             # A whole batch is one indexing, where torch's default would collate sample by sample.
             batches = BatchSampler(samples, int(batch_size), drop_last=False)
             made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
+        if self.masked:
+            made = {name: MappedLoader(loader, self._finished) for name, loader in made.items()}
         return made.pop("train"), made
+
+    @cached_property
+    def normalizers(self) -> tuple[Any, ...]:
+        """Normalizers of x and y."""
+        return tuple(map(normalizer_of, self.train, "xy"))
+
+    def _finished(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a batch as training gets it."""
+        return masked(batch, [normalizer.mean for normalizer in self.normalizers]) if self.masked else batch
 
     def processor(self) -> Any:
         """neuralop's data processor, with x and y normalized per channel by the training data.
@@ -183,11 +210,14 @@ class ProblemData(Splits):
         """
         from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
-        found, given = map(normalizer_of, self.train, "xy")
+        found, given = copy.deepcopy(self.normalizers)
         if self.rollout > 1:
             frames = self.history * given.mean.shape[1]
             for name in ("mean", "std"):
                 getattr(found, name)[:, :frames] = torch.cat([getattr(given, name)] * self.history, dim=1)
+        if self.masked:
+            last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the mask stays 0 and 1
+            found.mean, found.std = nn.functional.pad(found.mean, last), nn.functional.pad(found.std, last, value=1.0)
         return DefaultDataProcessor(found, given)
 
     def sample(self) -> dict[str, torch.Tensor]:
@@ -203,7 +233,7 @@ class ProblemData(Splits):
         >>> {name: values.shape for name, values in data.sample().items()}
         {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
         """
-        return batch_of(*self.train, spread(self.train[0]))
+        return self._finished(batch_of(*self.train, spread(self.train[0])))
 
     def trajectories(self, split: str) -> list[int]:
         """Return the number of pairs of each trajectory of a split, one after the other; none for no trajectories.
@@ -252,12 +282,13 @@ class ProblemData(Splits):
             more["blocks"] = (BLOCK, WINDOW)
         uneven = {split: each for split, each in self.lengths.items() if isinstance(each, Sequence)}
         more |= {"lengths": uneven} if uneven else {}
+        more |= {"masked": True} if self.masked else {}
         return {**super().fingerprint_content(), "trajectory": self.trajectory, **more}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         for name, (x, y) in self._pairs().items():
             with reading():
-                yield name, (batch_of(x, y, numbers) for numbers in chunks_of(x, y))
+                yield name, (self._finished(batch_of(x, y, numbers)) for numbers in chunks_of(x, y))
 
     def _pairs(self) -> dict[str, Pair]:
         return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
@@ -288,7 +319,7 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
     if bad.any():
         raise MupError(
             f"{name} has entries that are not finite, in sample {numbers[int(bad.nonzero()[0])]} among others: remove these "
-            "samples; or fill them in, np.nan_to_num(y), and add what is known as a channel of x, np.isfinite(y)."
+            "samples, or fill them in and train on the other points, read={'nan': 'mask'} (in the shell: --read.nan mask)."
         )
 
 
@@ -348,11 +379,13 @@ def normalizer_of(values: Any, name: str = "") -> Any:
             part = values[numbers]
             wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
             # About a large mean squares have no digits left.
-            shift = wide.mean(1, keepdim=True) if shift is None else shift
-            wide = wide - shift
-            count, total, squares = count + wide.shape[1], total + wide.sum(1), squares + wide.abs().square().sum(1)
+            known = torch.isfinite(wide)
+            if shift is None:
+                shift = wide.mean(1, keepdim=True) if known.all() else wide.nanmean(1, keepdim=True).nan_to_num()
+            wide = torch.where(known, wide - shift, 0)
+            count, total, squares = count + known.sum(1), total + wide.sum(1), squares + wide.abs().square().sum(1)
     mean = shift[:, 0] + total / count
-    std = ((squares - (total / count).abs().square() * count) / max(1, count - 1)).clamp_min(0).sqrt()
+    std = ((squares - (total / count).abs().square() * count) / (count - 1).clamp_min(1)).clamp_min(0).sqrt()
     constant = std <= 4 * torch.finfo(part.dtype).eps * mean.abs()
     for channel in constant.nonzero().flatten().tolist() if name else ():
         warnings.warn(

@@ -123,6 +123,8 @@ class WindowReader:
         Frames of an input; 0 without a time axis.
     check_unchanged : callable
         Raises MupError if a file changed.
+    masked : bool, default False
+        Whether NaN is allowed.
 
     Attributes
     ----------
@@ -135,9 +137,14 @@ class WindowReader:
     """
 
     def __init__(
-        self, parts: Sequence[xarray.Dataset], samples: np.ndarray, history: int, check_unchanged: Callable[[], None]
+        self,
+        parts: Sequence[xarray.Dataset],
+        samples: np.ndarray,
+        history: int,
+        check_unchanged: Callable[[], None],
+        masked: bool = False,
     ) -> None:
-        self.order, self.history, self.check_unchanged = samples, history, check_unchanged
+        self.order, self.history, self.check_unchanged, self.masked = samples, history, check_unchanged, masked
         self.readers = {role: [RowReader(data, role) for data in parts] for role in _ROLES}
         times = np.array([reader.n_times for reader in self.readers["output"]])
         counts = np.array([data.sizes.get(SAMPLE, 1) for data in parts])
@@ -190,7 +197,8 @@ class WindowReader:
                     here, out = rows[start:stop] - offset, rooms[role][start:stop]
                     reader.read(here, out)
                     names = " and ".join(reader.fields)
-                    check_finite(f"{names} in {reader.file}", torch.from_numpy(out), here // reader.n_times)
+                    if not self.masked:
+                        check_finite(f"{names} in {reader.file}", torch.from_numpy(out), here // reader.n_times)
         return torch.from_numpy(rooms[role]), torch.from_numpy(places.reshape(wanted.shape))
 
     def whole(self) -> tuple[torch.Tensor, ...]:
