@@ -9,7 +9,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-import xarray
+from xarray import Variable
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
@@ -140,7 +140,7 @@ def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:
 class Joined(BackendArray):
     """Variables of one shape with a new first axis. ``xarray.concat`` would read all of them."""
 
-    def __init__(self, parts: Sequence[xarray.Variable]) -> None:
+    def __init__(self, parts: Sequence[Variable]) -> None:
         self.parts, self.dtype, self.shape = parts, parts[0].dtype, (len(parts), *parts[0].shape)
         self.chunks = ()
 
@@ -154,18 +154,18 @@ class Joined(BackendArray):
         return np.stack([part[key[1:]].values for part in self.parts[key[0]]])
 
 
-def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> xarray.Variable:
+def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> Variable:
     """Return a variable of an array or of another variable, without reading it."""
-    if isinstance(array, xarray.Variable):
+    if isinstance(array, Variable):
         made = array.to_base_variable().copy(deep=False)
         made.dims = tuple(dims)
         made.attrs = {**array.attrs, **(attrs or {})}
         return made
     data = indexing.LazilyIndexedArray(array) if isinstance(array, BackendArray) else numpy_of(array)
-    return xarray.Variable(tuple(dims), data, dict(attrs or {}))
+    return Variable(tuple(dims), data, dict(attrs or {}))
 
 
-def stored_of(variable: xarray.Variable) -> tuple[Any, tuple] | None:
+def stored_of(variable: Variable) -> tuple[Any, tuple] | None:
     """Return the array in a file behind a lazy variable, and the part of it that the variable shows."""
     held = variable._data  # xarray has no public way to it
     if isinstance(held, indexing.LazilyIndexedArray) and isinstance(held.array, (Stored, Joined)):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import xarray
+from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME
@@ -14,12 +14,12 @@ from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
 STEP = "input:time step"
 
 
-def check_coordinates(parts: Sequence[xarray.Dataset], uneven: str, in_time: bool = True) -> list[xarray.Dataset]:
+def check_coordinates(parts: Sequence[Dataset], uneven: str, in_time: bool = True) -> list[Dataset]:
     """Raise MupError for uneven grids and times, warn about others, and add time steps that differ as an input.
 
     Parameters
     ----------
-    parts : sequence of xarray.Dataset
+    parts : sequence of Dataset
     uneven : {"error", "ignore", "channel"}
         "channel": the time to the next frame is an input.
     in_time : bool, default True
@@ -41,11 +41,11 @@ def check_coordinates(parts: Sequence[xarray.Dataset], uneven: str, in_time: boo
     known = [step for step in steps if step is not None]
     if len(known) < len(parts) or max(known) - min(known) <= 1e-3 * max(known):
         return list(parts)
-    made = [data.assign({STEP: xarray.Variable((), np.float32(step))}) for data, step in zip(parts, known, strict=True)]
+    made = [data.assign({STEP: Variable((), np.float32(step))}) for data, step in zip(parts, known, strict=True)]
     return [data.assign_attrs(steps=sorted(set(known))) for data in made]
 
 
-def _spacing(data: xarray.Dataset, dim: str, uneven: str) -> float | None:
+def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
     """Return the distance of the points of an axis, if the file has it; raise MupError where it varies."""
     if dim not in data.coords or data.sizes[dim] < 2 or data[dim].dtype.kind not in "biufmM":
         return None
@@ -63,15 +63,15 @@ def _spacing(data: xarray.Dataset, dim: str, uneven: str) -> float | None:
     return float(np.float32(gaps.mean()))
 
 
-def _with_steps(data: xarray.Dataset) -> xarray.Dataset:
+def _with_steps(data: Dataset) -> Dataset:
     """Add the time to the next frame as an input."""
     if TIME not in data.coords:
         raise MupError(f"{data.file} has no times, so that uneven='channel' has no step to read: leave it out.")
     gaps = np.diff(data[TIME].values.astype(float))
-    return data.assign({STEP: xarray.Variable((TIME,), np.append(gaps, gaps[-1:]).astype(np.float32))})
+    return data.assign({STEP: Variable((TIME,), np.append(gaps, gaps[-1:]).astype(np.float32))})
 
 
-def _warn_of_ends(data: xarray.Dataset, dim: str) -> None:
+def _warn_of_ends(data: Dataset, dim: str) -> None:
     """Warn where the last point of an axis repeats the first one. A boundary value that never varies is no repetition."""
     (key, variable), *_ = fields_of(data, "output").items()
     if dim not in variable.dims:

@@ -26,33 +26,38 @@ Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
     """Return the fields of a file in the first layout whose keys and axes it has; None for another file."""
     for outputs, inputs, coords in layouts:
-        words = {key: text.split() for key, text in (inputs | outputs | coords).items()}
-        if _fits(data, words):
-            fields: dict[str, Variable] = {}
-            for key in (*inputs, *outputs):
-                own = [CHANNEL if word == "one" else word for word in words[key]]
-                fields |= field("output" if key in outputs else "input", key, data[key].variable, own)
-            axes = {axis for key in (*inputs, *outputs) for axis in words[key]} & {SAMPLE, *"xyz"}
-            wide = [key for key, values in data.variables.items() if values.ndim >= len(axes) and values.shape[0] > 1]
-            left = [key for key in wide if key not in (*words, *"txyz")]
-            at = {text: data[key].values.ravel() for key, text in coords.items()}
-            return assemble(data.attrs["file"], fields, at, left=left)
+        words = {key: text.split() for key, text in (inputs | outputs).items()}
+        sizes = _sizes(data, words)
+        at = {axis: data[key].values.ravel() for key, axis in coords.items() if key in data.variables}
+        lengths = [len(values) - sizes.get(axis, -1) for axis, values in at.items()]
+        if (
+            not sizes
+            or len(at) < len(coords)
+            or any(n not in (0, axis == TIME) for n, axis in zip(lengths, at, strict=True))
+        ):
+            continue
+        fields: dict[str, Variable] = {}
+        for key, own in words.items():
+            dims = [CHANNEL if word == "one" else word for word in own]
+            fields |= field("output" if key in outputs else "input", key, data[key].variable, dims)
+        least = len(sizes.keys() & {SAMPLE, *"xyz"})  # axes of a field that is constant in time
+        wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
+        left = [key for key in wide if key not in (*words, *coords, *"txyz")]
+        return assemble(data.attrs["file"], fields, at, left=left)
     return None
 
 
-def _fits(data: Dataset, words: Mapping[str, Sequence[str]]) -> bool:
+def _sizes(data: Dataset, words: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return the points along each axis; nothing where a file has other keys or axes."""
     sizes = {"one": 1}
     for key, own in words.items():
-        shape = data[key].squeeze().shape if key in data.variables and len(own) == 1 else None
-        shape = shape or (data[key].shape if key in data.variables else ())
+        shape = data[key].shape if key in data.variables else ()
         if len(shape) != len(own):
-            return False
+            return {}
         for word, points in zip(own, shape, strict=True):
-            known = sizes.setdefault(word, points)
-            is_edge = word == TIME and len(own) == 1 and points == known + 1
-            if points != known and not is_edge and word != CHANNEL:
-                return False
-    return True
+            if word != CHANNEL and sizes.setdefault(word, points) != points:
+                return {}
+    return sizes
 
 
 def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
@@ -168,7 +173,7 @@ def _pdearena(data: Dataset) -> list[Dataset]:
 _FIRST_FNO: tuple[Layout, ...] = (
     ({"u": "sample x"}, {"a": "sample x"}, {}),
     ({"sol": "sample x y"}, {"coeff": "sample x y"}, {}),
-    ({"u": "sample x y time"}, {}, {"a": "sample x y", "t": "time"}),
+    ({"u": "sample x y time"}, {"a": "sample x y"}, {"t": "time"}),
 )
 
 
@@ -177,7 +182,8 @@ def _first_fno(data: Dataset) -> list[Dataset]:
     found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else None
     if found is None:
         return []
-    return [found.assign_attrs(left=["a"]) if TIME in found.dims else found]
+    # The initial state is the first frame's input already.
+    return [found.drop_vars("input:a").assign_attrs(left=["a"]) if TIME in found.dims else found]
 
 
 #: Name → function from what a file holds to its fields, one Dataset for each split in the file; none for other files.

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import torch
-import xarray
+from xarray import Dataset, Variable
 
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME, Stored, is_channel, stored_of
 from neuralop_mup.lab.data.axes import fields_of, grid_of, spaces_of
@@ -22,7 +22,7 @@ class RowReader:
 
     Parameters
     ----------
-    data : xarray.Dataset
+    data : Dataset
         With roles.
     role : str
 
@@ -36,7 +36,7 @@ class RowReader:
         Samples and times that the file stores together.
     """
 
-    def __init__(self, data: xarray.Dataset, role: str) -> None:
+    def __init__(self, data: Dataset, role: str) -> None:
         self.file, self.fields, self.spaces = data.file, fields_of(data, role), spaces_of(data)
         self.n_times = data.sizes.get(TIME, 1)
         variables = list(self.fields.values())
@@ -84,30 +84,27 @@ class RowReader:
             block[:, :, start:stop] = part.values.reshape(*lead, -1, *grid)
 
 
-def _chunk_of(variable: xarray.Variable) -> tuple[int, int]:
+def _chunk_of(variable: Variable) -> tuple[int, int]:
     """Return how many samples and times the file stores together."""
     array, _ = stored_of(variable) or (None, ())
     sizes = dict(zip(variable.dims, getattr(array, "chunks", ()), strict=False))
     return sizes.get(SAMPLE, 1), sizes.get(TIME, 1)
 
 
-def _direct(variable: xarray.Variable, data: xarray.Dataset, dtype: np.dtype) -> tuple[str, int] | None:
+def _direct(variable: Variable, data: Dataset, dtype: np.dtype) -> tuple[str, int] | None:
     """Return the file and the first byte of a field whose rows lie there as they would in memory."""
     array, key = stored_of(variable) or (None, ())
-    order = [dim for dim in (SAMPLE, TIME, *spaces_of(data)) if dim in data.dims]
-    own = [dim for dim in variable.dims if not is_channel(dim)]
-    channels = [place for place, dim in enumerate(variable.dims) if is_channel(dim)]
-    lead = len(order) - len(spaces_of(data))
-    is_ordered = own == order and channels == list(range(lead, lead + len(channels)))
-    if not isinstance(array, Stored) or not is_ordered or array.dtype != dtype or len(key) != len(array.shape):
+    lead = [dim for dim in (SAMPLE, TIME) if dim in data.dims]
+    order = [*lead, *filter(is_channel, variable.dims), *spaces_of(data)]
+    if not isinstance(array, Stored) or array.dtype != dtype or list(variable.dims) != order or len(key) != len(order):
         return None
-    if not all(isinstance(part, slice) and part.step in (None, 1) for part in key):
+    if not all(isinstance(part, slice) for part in key):
         return None
-    ends = [part.indices(n) for part, n in zip(key, array.shape, strict=True)]
-    if any((start, stop) != (0, n) for (start, stop, _), n in zip(ends[1:], array.shape[1:], strict=True)):
+    (start, _, step), *rest = [part.indices(n) for part, n in zip(key, array.shape, strict=True)]
+    if step != 1 or rest != [(0, n, 1) for n in array.shape[1:]]:
         return None
     place = array.place()
-    return None if place is None else (place[0], place[1] + ends[0][0] * math.prod(array.shape[1:]) * dtype.itemsize)
+    return None if place is None else (place[0], place[1] + start * math.prod(array.shape[1:]) * dtype.itemsize)
 
 
 class WindowReader:
@@ -115,7 +112,7 @@ class WindowReader:
 
     Parameters
     ----------
-    parts : sequence of xarray.Dataset
+    parts : sequence of Dataset
         With roles; a frame is a step of the model apart from the next.
     samples : array of int
         Which of their samples or trajectories the split has, numbered through all parts.
@@ -138,7 +135,7 @@ class WindowReader:
 
     def __init__(
         self,
-        parts: Sequence[xarray.Dataset],
+        parts: Sequence[Dataset],
         samples: np.ndarray,
         history: int,
         check_unchanged: Callable[[], None],
