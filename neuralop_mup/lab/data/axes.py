@@ -29,7 +29,7 @@ from neuralop_mup.lab.data.arrays import (
 )
 
 LEAST = 4  # points on an axis of a grid
-_MOST = 16  # channels that an axis without a name is taken for
+_MOST = 16  # an axis without a name may be channels only up to this length
 _CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message
 _READINGS = 5  # likewise
@@ -45,7 +45,7 @@ def option(**read: Any) -> str:
     return f"read={read} (in the shell: {' '.join(f'--read.{name} {text}' for name, text in texts.items())})"
 
 
-# What a Dataset with roles holds
+# Fields, grid and labels of a Dataset
 
 
 def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
@@ -305,7 +305,7 @@ def _words_of(
         words = found[0]
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
-            f"{'+'.join(outputs)} has neither an input nor a time axis, whose earlier times would be its input. Where each "
+            f"{'+'.join(outputs)} has neither an input nor a time axis. Where each "
             f"file is a time step, {option(join='time')}."
         )
     return words
@@ -321,7 +321,7 @@ def _said(variable: Variable, dims: Any) -> Words:
 
 
 def _fitted(key: str, variable: Variable, said: Words) -> Words:
-    """Return words for an array from those for all: it may lack time, channels or both, or be a number a sample."""
+    """Return the words for an array from those for all: it may have no time, no channels, or one number per sample."""
     own = tuple(map(usual_word, said))
     ways = [tuple(word for word in own if word not in left) for left in ((), (TIME,), (CHANNEL,), (TIME, CHANNEL))]
     fitting = [way for way in (*ways, (SAMPLE,)) if len(way) == variable.ndim]
@@ -383,7 +383,7 @@ def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
 
 
 def _grid_words(n_axes: int) -> Iterator[Words]:
-    """Give what so many axes may be: those of the grid, of which an array may lack some, or channels first or last."""
+    """Give the words for so many axes: axes of the grid (an array may have fewer than others), or channels first or last."""
     yield from combinations("xyz", max(0, n_axes))
     yield (CHANNEL, *"xyz"[: n_axes - 1])
     yield (*"xyz"[: n_axes - 1], CHANNEL)

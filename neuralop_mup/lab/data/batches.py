@@ -1,4 +1,4 @@
-"""How pairs of fields become batches: those in memory, and those in files, of which many are read at once."""
+"""Batches of pairs of fields, in memory or in files. Many pairs in files are read in one go."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _MANY = 2**24  # or fewer, so that they are no more numbers than this
 _CHUNK = 64  # samples that are read at once in a pass over all,
 _MUCH = 2**23  # or fewer, likewise
 BLOCK = 2**20  # numbers of a block of pairs that follow each other in a file: 4 MB
-WINDOW = 2**25  # numbers of the blocks that are read at once, from which batches are drawn: 128 MB
+WINDOW = 2**25  # numbers of a window of blocks, which is read in one go: 128 MB
 
 
 def chunks_of(*fields: Any) -> Iterator[range]:
@@ -62,9 +62,9 @@ class PairBatches(Dataset):
 class BlockLoader:
     """Batches of pairs in files: each pair once an epoch, nearly in the order of the files.
 
-    Shuffled, the blocks of pairs that follow each other come in a random order. As many as fit a window are read at once,
-    and batches are drawn at random from them: 128 MB of fields, in blocks of 4 MB or of two chunks of the file. Only the
-    state of the generator before an epoch decides the order.
+    The blocks come in a random order if a generator is given. A window of blocks is read in one go, and batches are drawn at
+    random from it. A window has 128 MB, and a block has 4 MB or two chunks of the file. Only the state of the generator
+    before an epoch decides the order.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class BlockLoader:
 
 
 def _batch(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, torch.Tensor]:
-    """Return a batch of ``y`` whose channels are those of all steps; those of the first step come first."""
+    """Return a batch. The channels of ``y`` are those of all steps; the fields of the first step come first."""
     return {"x": x.float(), "y": y.unflatten(1, (steps, -1)).transpose(0, 1).flatten(0, 1).float()}
 
 
@@ -115,7 +115,7 @@ def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str
 
 
 class MappedLoader:
-    """A loader whose batches go through a function.
+    """A loader that applies a function to each batch.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the coordinates of a file say about its grid and its times, which an FNO takes as evenly spaced."""
+"""Checks of coordinates: an FNO takes grids and times as evenly spaced."""
 
 import warnings
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def _warn_of_ends(data: Dataset, dim: str) -> None:
     size = np.abs(first - second).max()
     if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
         warnings.warn(
-            f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point by "
-            f"itself: drop the last one, {option(crop={dim: [0, -1]})}.",
+            f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point "
+            f"anyway: drop the last one, {option(crop={dim: [0, -1]})}.",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""Formats of the field, recognised by what their specifications say, so that nobody has to name keys and axes.
+"""Formats of the field. Files of these need no keys and no words for axes.
 
 A format looks at what a file holds and returns its fields, or nothing where the file is of another kind.
 """
@@ -24,7 +24,7 @@ Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 
 
 def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
-    """Return the fields of a file in the first layout whose keys and axes it has; None for another file."""
+    """Return the fields of a file in the first layout that has its keys and axes; None for another file."""
     for outputs, inputs, coords in layouts:
         words = {key: text.split() for key, text in (inputs | outputs).items()}
         sizes = _sizes(data, words)
@@ -233,8 +233,8 @@ def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None)
         parts = _read_as(name, raw)
         if not parts:
             raise MupError(
-                f"{raw.attrs['file']} is no file of {name}, as the first one is: take it out of the folder, name only the "
-                "files of the data, or say with x, y and dims which array is what."
+                f"{raw.attrs['file']} is no file of {name}, but the first one is: take it out of the folder, or name arrays "
+                "and axes with x, y and dims."
             )
         for part in parts:
             title = f"{name}, without {', '.join(part.left)}" if part.left else name

@@ -16,11 +16,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.data.batches import spread
-from neuralop_mup.lab.data.files import files_of, split_words
+from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, split_words
 from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.data.own import OwnData
 from neuralop_mup.lab.data.problem_data import ProblemData, Splits, check_single
-from neuralop_mup.lab.data.splits import SPLITS, by_split, draw
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
 
@@ -84,7 +83,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     read : mapping, optional
         How files or arrays are read: arguments of :class:`OwnData`.
     dtype : torch.dtype, optional
-        Real precision of the model, to which arrays of given splits are cast; None keeps theirs.
+        Real precision of the model. Arrays of given splits are cast to it; None keeps theirs.
 
     Raises
     ------
@@ -107,8 +106,8 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return OwnData(arrays=by_split(arrays), **read)
     if read:
         raise MupError(
-            "read= is for files and arrays, and the data is given otherwise: leave it out, and bring arrays into the form "
-            "(n, channels, *grid) by x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
+            "read= is only for files and arrays. Leave it out, and bring arrays into the form (n, channels, *grid) by "
+            "x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
     if all(pairs.values()):
         given, readings = _divided(_fields(by_split(pairs), dtype))
@@ -219,9 +218,8 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
         like = [(one.ndim, one.shape[1]) == (other.ndim, other.shape[1]) for one, other in zip((x, y), first, strict=True)]
         if not len(x) or len(x) != len(y) or not all(like):
             raise MupError(
-                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: there must be as many samples of "
-                "each, one or more and samples first, (n, channels, *grid), and all splits must have the same channels and "
-                "axes."
+                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: the form is (n, channels, *grid), "
+                "with as many samples of each and the same channels in all splits."
             )
         made[split] = (x, y)
     return made

@@ -11,10 +11,10 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
 from neuralop_mup.lab.data.axes import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of, with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
+from neuralop_mup.lab.data.files import SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.own import _LEAST, _PIECES, OwnData
 from neuralop_mup.lab.data.readers import dataset_of, read_files
-from neuralop_mup.lab.data.splits import SPLITS, by_split, draw
 from neuralop_mup.lab.data.windows import WindowReader
 
 
@@ -66,7 +66,7 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
 
 
 def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
-    """Return files of no format that has a name. What was found out about the first one holds for all."""
+    """Return input and output of files without a known format. The axes of the first file hold for all."""
     found: dict[str, list[Dataset]] = {}
     for split, group in raw.items():
         found[split] = []
@@ -179,7 +179,7 @@ def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _in_steps(own: OwnData, group: Sequence[Dataset]) -> list[Dataset]:
-    """Return trajectories whose frames are a step of the model apart, without those that are too short."""
+    """Return trajectories with frames that are a step of the model apart, without those that are too short."""
     if TIME not in group[0].sizes:
         return list(group)
     made = []
@@ -203,11 +203,11 @@ def _fewer(order: np.ndarray, own: OwnData) -> np.ndarray:
     return order[np.sort(chosen[: own.n_train])]
 
 
-# What the report says of it
+# Lines of the report
 
 
 def describe(own: OwnData) -> dict[str, str]:
-    """Return how the data was read, by what it is about."""
+    """Return how the data was read, by topic."""
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"

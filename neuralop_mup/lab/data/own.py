@@ -11,10 +11,9 @@ import numpy as np
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.batches import spread
-from neuralop_mup.lab.data.files import files_by_split, files_of
+from neuralop_mup.lab.data.files import by_split, files_by_split, files_of, is_counts
 from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.data.problem_data import ProblemData, check_single
-from neuralop_mup.lab.data.splits import by_split, is_counts
 from neuralop_mup.validation import check_count, check_number, is_number
 
 _LEAST = 10  # samples
@@ -39,7 +38,7 @@ class OwnData:
         files in them. Several are joined, sample after sample, unless their names or folders say train, val and test. A
         mapping from these words to files says which is which; without "val" the files of "train" are split further.
     x, y : str, optional
-        Keys of input and output, several with a plus; default "x" and "y". ``y`` without ``x`` is a state in time, whose
+        Keys of input and output, several with a plus; default "x" and "y". ``y`` without ``x`` is a state in time; its
         earlier frames are the input. Per-sample scalars in ``x`` become constant channels.
     dims : str or mapping of str to str, optional
         A word for each axis, of all arrays or by key: "sample", "time", "channel", and any other for an axis of the grid.
@@ -49,15 +48,15 @@ class OwnData:
         For data in time: frames from the last frame of the input to the output, or "last": from the first frame to the last.
         Required, unless the files have a format with a name.
     history : int, default 1
-        Frames of the input, ``time_step`` apart and joined as channels, the oldest first. What is constant in time comes
-        after them.
+        Frames of the input, ``time_step`` apart and joined as channels, the oldest first. Inputs that are constant in time
+        come after them.
     rollout : int, default 1
         Steps over which a model is trained, each from its own prediction before.
     pushforward : bool, default False
         Only the last step of a rollout has a gradient.
     split : tuple of float or of int, default (0.8, 0.1, 0.1)
         Shares of train, val and test, or their counts, for what is not split yet. Trajectories stay whole, but one or two
-        are cut in ten pieces, whose last ones are for val and test.
+        are cut in ten pieces; the last ones are for val and test.
     shuffle : bool, default True
         Draw the splits at random, always the same way. False: train, val and test follow each other as in the files.
     n_train : int, optional
@@ -75,16 +74,16 @@ class OwnData:
         What to do about NaN, for example over land. "mask": fill it with the mean of the channel, add a channel to the input
         that is 1 where all is known and else 0, and leave the other points out of losses and errors.
     in_memory : float, default 2.0
-        GB up to which data is read into memory; larger data is read batch by batch.
+        Data up to this size in GB is read into memory; larger data is read batch by batch.
     arrays : mapping, optional
         Instead of files: "all", or "train" and others, to arrays by their keys or variables of xarray.
     stamps : tuple, default ()
-        Filled in by itself: size and time of change of each file.
+        Size and time of change of each file; not to be given.
 
     Raises
     ------
     MupError
-        For a value that cannot work; for files that are missing, unclear, too few or that do not fit together.
+        For a value that cannot work, and for files that are missing, unclear, few, or do not fit together.
 
     Examples
     --------
@@ -136,15 +135,15 @@ class OwnData:
         for split, file in [(split, file) for split, part in self.files.items() for file in part]:
             found = Path(file).stat()  # a file has one number under all its names and links
             if uses.setdefault((found.st_dev, found.st_ino), split) != split:
-                raise MupError(f"{file} is given for two splits: give each files of its own, or only one file.")
+                raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
 
     def _check_options(self) -> None:
         split = self.split if isinstance(self.split, (tuple, list)) else ()
         is_valid = len(split) == 3 and all(is_number(share) and share > 0 for share in split)
         if not is_valid or not (is_counts(split) or abs(sum(split) - 1) < 1e-9):
             raise MupError(
-                f"split = {self.split!r} must be three shares for train, val and test, above 0 and with the sum 1, such as "
-                "(0.8, 0.1, 0.1), or three counts, such as (1000, 100, 100)."
+                f"split = {self.split!r} must be three shares of train, val, test with the sum 1, such as (0.8, 0.1, 0.1), "
+                "or three counts, such as (1000, 100, 100)."
             )
         for name, known in _CHOICES.items():
             value = getattr(self, name)
@@ -241,7 +240,7 @@ class OwnData:
 
     @property
     def readings(self) -> dict[str, str]:
-        """How the data was read, by what it is about: arrays and axes, steps, and splits."""
+        """How the data was read: arrays and axes, steps, and splits."""
         from neuralop_mup.lab.data import opening
 
         return opening.describe(self)
@@ -257,8 +256,8 @@ class OwnData:
         Raises
         ------
         MupError
-            For entries that are not finite, complex fields, files that do not fit together or change while they are read,
-            and values of which single precision does not hold how they vary.
+            For entries that are not finite, complex fields, and files that do not fit together or change in the meantime.
+            For values that vary too little for single precision.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""What every data set is: pairs of fields or loaders, each split told from others through what training gets of it."""
+"""Data as training gets it: pairs of fields by split, their checks, normalization and fingerprint."""
 
 import copy
 import warnings
@@ -25,8 +25,8 @@ from neuralop_mup.lab.data.batches import (
     masked,
     spread,
 )
+from neuralop_mup.lab.data.files import SPLITS
 from neuralop_mup.lab.data.handles import reading
-from neuralop_mup.lab.data.splits import SPLITS
 from neuralop_mup.lab.fingerprint import fingerprint
 
 _LOOKED_AT = 256  # values of a sample that tell it from others
@@ -35,16 +35,16 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Splits:
-    """What pairs of fields and loaders have in common; ``_epochs()`` gives each split's name and an epoch of its batches."""
+    """Base of pairs of fields and of loaders; ``_epochs()`` gives the name of each split and an epoch of its batches."""
 
     title = "the data given"
 
     def load(self) -> Any:
-        """Itself: it is there already."""
+        """Return itself: it is loaded."""
         return self
 
     def check(self, relative: bool = True) -> None:
-        """Look at every sample of every split.
+        """Check every sample of every split.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Splits:
         """Raise MupError if files that are read batch by batch changed since they were first looked at."""
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """What tells the data from other data: every split through what training gets of it.
+        """Return what distinguishes the data: every split, as training gets it.
 
         Raises
         ------
@@ -109,11 +109,11 @@ class ProblemData(Splits):
         Steps over which a model is trained, each from its own prediction before; ``y`` of a training batch then holds as
         many fields a sample, those of the first step first.
     pushforward : bool, default False
-        Whether the gradient of these goes through the last step alone.
+        Whether only the last of these steps has a gradient.
     masked : bool, default False
         Whether NaN in x and y is filled with the means of the channels. Batches then have a "mask" and one channel more.
     readings : mapping of str to str
-        What is to be told of the data, by what it is about.
+        Lines of the report about the data, by topic.
 
     Examples
     --------
@@ -137,7 +137,7 @@ class ProblemData(Splits):
     readings: Mapping[str, str] = field(default_factory=dict)
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.
+        """Return loaders of batches ``{"x": …, "y": …}`` for neuralop's Trainer.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class ProblemData(Splits):
         Returns
         -------
         train_loader : DataLoader or BlockLoader
-            Shuffled anew each epoch: all samples of data in memory; those in files as :class:`BlockLoader` says.
+            Shuffled in each epoch; data in files in blocks, see :class:`BlockLoader`.
         eval_loaders : dict of DataLoader or BlockLoader
             ``{"val": …, "test": …}``, in the stored order.
 
@@ -185,11 +185,11 @@ class ProblemData(Splits):
         return masked(batch, [normalizer.mean for normalizer in self.normalizers]) if self.masked else batch
 
     def processor(self) -> Any:
-        """neuralop's data processor, with x and y normalized per channel by the training data.
+        """Return neuralop's data processor, with x and y normalized per channel by the training data.
 
         In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
         the units of y, so that a validation error is one of the solution itself. A channel that is the same everywhere
-        becomes zero. Over several steps the frames in x are normalized as y is, since predictions become such frames.
+        becomes zero. In a rollout, the frames in x are normalized as y is, since predictions become such frames.
 
         Returns
         -------
@@ -199,7 +199,7 @@ class ProblemData(Splits):
         Warns
         -----
         UserWarning
-            Of a channel that is the same everywhere.
+            If a channel is the same everywhere.
 
         Examples
         --------
@@ -221,7 +221,7 @@ class ProblemData(Splits):
         return DefaultDataProcessor(found, given)
 
     def sample(self) -> dict[str, torch.Tensor]:
-        """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
+        """Return some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
 
         Returns
         -------
@@ -257,7 +257,7 @@ class ProblemData(Splits):
         return min(self.trajectories(split), default=0)
 
     def counts(self) -> dict[str, int | None]:
-        """Samples of each split.
+        """Return the number of samples of each split.
 
         Returns
         -------
@@ -276,7 +276,7 @@ class ProblemData(Splits):
         getattr(self.train[0], "check_unchanged", super().check_unchanged)()
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """The content of every split, its order where it is read in blocks, and over how many steps a model is trained."""
+        """Return the content of every split, the sizes of blocks, and the steps of a rollout."""
         more: dict[str, Any] = {"rollout": (self.rollout, self.history, self.pushforward)} if self.rollout > 1 else {}
         if hasattr(self.train[0], "pairs"):
             more["blocks"] = (BLOCK, WINDOW)
@@ -295,8 +295,9 @@ class ProblemData(Splits):
 
 
 def check_single(name: str, values: torch.Tensor) -> None:
-    """MupError where single precision loses more than a hundredth of how a channel varies, beside a large mean, or where a
-    unit is so large or small that errors of a hundred-millionth of it are no numbers there.
+    """Raise MupError where single precision loses more than a hundredth of the variation of a channel.
+
+    It also refuses units that are so large or small that squares of errors leave the range of single precision.
     """
     if not values.is_floating_point():
         return
@@ -312,7 +313,7 @@ def check_single(name: str, values: torch.Tensor) -> None:
 
 
 def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> None:
-    """MupError for samples with entries that are not finite; ``numbers``: what the samples are called."""
+    """Raise MupError for samples with entries that are not finite; ``numbers`` are their numbers in the message."""
     if torch.isfinite(values.sum()):  # which is quick; a sum may be too large
         return
     bad = ~torch.isfinite(values).flatten(1).all(1)
@@ -338,9 +339,8 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
         zero = ~batch["y"].flatten(1).any(1)
         if relative and zero.any():
             raise MupError(
-                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, so that an error relative to "
-                "it has no meaning: remove such samples, or give a loss that is not relative, loss=function(y_pred, y, "
-                "**batch)."
+                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, which has no relative error: "
+                "remove such samples, or give another loss, loss=function(y_pred, y, **batch)."
             )
         seen.append(_digests(batch["x"]) ^ _digests(batch["y"]))
     return np.concatenate(seen)
@@ -356,20 +356,20 @@ def _digests(values: torch.Tensor) -> np.ndarray:
 
 
 def _warn_of_shared(seen: Mapping[str, np.ndarray]) -> None:
-    """Warn where a sample of one split is in another, too."""
+    """Warn where two splits share samples."""
     for one, other in combinations(seen, 2):
         if n := int(np.isin(seen[other], seen[one]).sum()):
             warnings.warn(
-                f"{n} of {len(seen[other])} samples of {other} are in {one}, too, so that the error on {other} says little "
-                "about new samples: give each split samples of its own.",
+                f"{n} of {len(seen[other])} samples of {other} are in {one} as well, so the error on {other} says little "
+                "about new samples: give each split different samples.",
                 stacklevel=4,
             )
 
 
 def normalizer_of(values: Any, name: str = "") -> Any:
-    """neuralop's normalizer to mean 0 and standard deviation 1 per channel, of a tensor or an array in files.
+    """Return neuralop's normalizer to mean 0 and standard deviation 1 per channel, for a tensor or an array in files.
 
-    A channel that does not vary, but for rounding, becomes zero; one with a ``name`` is warned of.
+    A channel that varies only by rounding becomes zero, with a warning if there is a ``name``.
     """
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
@@ -393,5 +393,5 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         )
     std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    # Its eps, 1e-7 on top of the deviation, is of fields whose unit makes them about 1.
+    # The default eps, 1e-7 on top of the deviation, is meant for fields of about 1.
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)

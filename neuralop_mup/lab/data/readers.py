@@ -42,7 +42,7 @@ def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Datas
     Parameters
     ----------
     arrays : mapping of str to array, tensor or xarray variable
-        Axes of arrays without names get names of their own.
+        Axes without names get names that no other array has.
     file : str
         What messages call it.
 
@@ -71,7 +71,7 @@ def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dic
 
 
 def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return shape, order and type of an array in NumPy's format, whose numbers follow in the file."""
+    """Return shape, order and type of an array in NumPy's format; its numbers follow in the file."""
     version = np.lib.format.read_magic(file)
     return np.lib.format.read_array_header_1_0(file) if version == (1, 0) else np.lib.format.read_array_header_2_0(file)
 
@@ -151,8 +151,8 @@ def _read_tensors(path: Path) -> list[Dataset]:
     found = _read_opened(path, _tensors)
     if any(_MODEL_KEYS.search(str(key)) for key in found[0].variables):
         raise MupError(
-            f"The file {path} holds the weights of a model or a state of training, and no fields: take it out of the folder "
-            "or give only the names of the files with data."
+            f"The file {path} holds the weights of a model or a state of training, and no fields: take it out of the "
+            "folder, or name the files with data."
         )
     return found
 

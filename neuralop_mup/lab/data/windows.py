@@ -92,7 +92,7 @@ def _chunk_of(variable: Variable) -> tuple[int, int]:
 
 
 def _direct(variable: Variable, data: Dataset, dtype: np.dtype) -> tuple[str, int] | None:
-    """Return the file and the first byte of a field whose rows lie there as they would in memory."""
+    """Return the file and the first byte of a field, if its rows lie there as they would in memory."""
     array, key = stored_of(variable) or (None, ())
     lead = [dim for dim in (SAMPLE, TIME) if dim in data.dims]
     order = [*lead, *filter(is_channel, variable.dims), *spaces_of(data)]
@@ -182,7 +182,7 @@ class WindowReader:
         return lambda some: [_copy(parts[each], some) for each in which]
 
     def _read(self, role: str, wanted: np.ndarray, rooms: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return frames, each once, and the place of each wanted row among them."""
+        """Return frames, each once, and the place of each row among them."""
         rows, places = np.unique(wanted, return_inverse=True)
         readers = self.readers[role]
         if role not in rooms or len(rooms[role]) < len(rows):
