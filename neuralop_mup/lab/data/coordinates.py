@@ -14,18 +14,19 @@ from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
 STEP = "input:time step"
 
 
-def check_coordinates(parts: Sequence[Dataset], uneven: str, in_time: bool = True) -> list[Dataset]:
+def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | None = 1) -> list[Dataset]:
     """Raise MupError for uneven grids and times, warn about others, and add time steps that differ as an input.
 
     Parameters
     ----------
     parts : sequence of Dataset
     uneven : {"error", "ignore", "channel"}
-        "channel": the time to the next frame is an input.
-    in_time : bool, default True
-        Whether the step between frames matters.
+        "channel": the time to the output is an input.
+    step : int or "last", default 1
+        Frames from input to output. The last frame of a trajectory needs no even times.
     """
-    steps = [_spacing(data, TIME, uneven) for data in parts] if in_time else []
+    stride = 0 if step == "last" else int(step or 1)
+    steps = [_spacing(data, TIME, uneven) for data in parts] if stride else []
     for dim in spaces_of(parts[0]):
         for data in parts:
             _spacing(data, dim, uneven)
@@ -36,12 +37,12 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, in_time: bool = Tru
                 "FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
                 stacklevel=2,
             )
-    if uneven == "channel" and in_time:
-        return [_with_steps(data) for data in parts]
-    known = [step for step in steps if step is not None]
-    if len(known) < len(parts) or max(known) - min(known) <= 1e-3 * max(known):
+    if uneven == "channel" and stride:
+        return [_with_steps(data, stride) for data in parts]
+    known = [stride * each for each in steps if each is not None]
+    if len(known) < len(parts) or max(known) - min(known) <= 1e-3 * max(map(abs, known)):
         return list(parts)
-    made = [data.assign({STEP: Variable((), np.float32(step))}) for data, step in zip(parts, known, strict=True)]
+    made = [data.assign({STEP: Variable((), np.float32(each))}) for data, each in zip(parts, known, strict=True)]
     return [data.assign_attrs(steps=sorted(set(known))) for data in made]
 
 
@@ -52,7 +53,8 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
     points = data[dim].values.astype(float)
     gaps = np.diff(points)
     rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
-    if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and uneven == "error":
+    is_allowed = uneven == "ignore" or (uneven == "channel" and dim == TIME)
+    if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and not is_allowed:
         what = "uneven steps in time" if dim == TIME else "an uneven grid"
         channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
         raise MupError(
@@ -63,12 +65,13 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
     return float(np.float32(gaps.mean()))
 
 
-def _with_steps(data: Dataset) -> Dataset:
-    """Add the time to the next frame as an input."""
+def _with_steps(data: Dataset, stride: int) -> Dataset:
+    """Add the time from each frame to its output as an input."""
     if TIME not in data.coords:
         raise MupError(f"{data.file} has no times, so that uneven='channel' has no step to read: leave it out.")
-    gaps = np.diff(data[TIME].values.astype(float))
-    return data.assign({STEP: Variable((TIME,), np.append(gaps, gaps[-1:]).astype(np.float32))})
+    times = data[TIME].values.astype(float)
+    ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
+    return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})
 
 
 def _warn_of_ends(data: Dataset, dim: str) -> None:

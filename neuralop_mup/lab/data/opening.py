@@ -39,7 +39,7 @@ def open_sources(own: OwnData) -> dict[str, list[Dataset]]:
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
     places = [(split, data) for split, group in found.items() for data in group]
     selected = [select(data, own.every, own.crop) for _, data in places]
-    checked = check_coordinates(selected, own.uneven, own.time_step != "last")
+    checked = check_coordinates(selected, own.uneven, own.time_step)
     made: dict[str, list[Dataset]] = {split: [] for split in found}
     for (split, _), data in zip(places, checked, strict=True):
         made[split].append(data)

@@ -84,6 +84,11 @@ def test_the_step_as_a_channel():
     x, _ = own.load().train
     assert labels_of(own.first, "input") == ("time step",)
     assert x[:4, 1, 0].tolist() == [1, 1, 2, 4]
+    x, _ = OwnData(files="a.h5", uneven="channel", time_step=2).load().train
+    assert x[:2, 1, 0].tolist() == [2, 6]
+    pdebench("grid.h5", UNEVEN, UNEVEN[[0, 1, 2, 3, 4, 5, 5, 5]] + np.arange(8))
+    with refused("grid.h5 uneven grid"):
+        OwnData(files="grid.h5", uneven="channel").load()
     with refused("times uneven"):
         OwnData(files=write("b.npz", u=array(20, 6, 16)), dims="sample time x", time_step=1, uneven="channel").load()
 
