@@ -404,8 +404,9 @@ def tune(
         processes can import it.
     data : path, list, tuple, dict or callable
         A file, a folder, a pattern such as ``"runs/*.h5"``, or a list of them, joined (see
-        :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or a Dataset or DataArray, which are read,
-        split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of
+        :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or an xarray Dataset or DataArray,
+        which are read, split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with
+        these names, of
         files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``, or ``(n, points)``; a problem of
         :mod:`neuralop_mup.lab.problems`; or a function that returns one of these, called in each process. Arrays are tensors
         or numpy's, those of splits with channels cast to the model's precision. Without "val" a part of the training data is

@@ -45,6 +45,12 @@ def coordinate_word(key: str) -> str | None:
     return usual_word(found[1].lower()) if found else None
 
 
+def is_coordinate(key: str, values: Any) -> bool:
+    """Return whether an array is a coordinate by its name; arrays x, y and z of several axes may be fields."""
+    word = coordinate_word(key)
+    return word is not None and (word not in ("x", "y", "z") or values.squeeze().ndim < 2)
+
+
 def is_channel(dim: str) -> bool:
     """Return whether an axis holds channels."""
     return dim.partition(":")[0] == CHANNEL

@@ -22,6 +22,7 @@ from neuralop_mup.lab.data.arrays import (
     Joined,
     coordinate_word,
     is_channel,
+    is_coordinate,
     is_space,
     is_unnamed,
     lazy,
@@ -232,11 +233,13 @@ def _is_unnamed(variable: Variable) -> bool:
 def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the keys of input and output: the user's, or x and y, or the only field."""
     x, y = read.get("x"), read.get("y")
-    wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not coordinate_word(key)]
+    wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
     if x is None and y is None:
         is_pair = {"x", "y"} <= set(raw.data_vars) and (raw["y"].ndim > 1 or not wide)
         x, y = ("x", "y") if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
+        for key in filter(None, (x or "").split("+")):
+            _array(raw, key)  # raises an error for a key that is not there
         raise MupError(f"which is the input and which the output? {_advice(raw, wide)}")
     return x.split("+") if x else [], y.split("+")
 

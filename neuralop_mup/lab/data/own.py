@@ -149,7 +149,10 @@ class OwnData:
             value = getattr(self, name)
             if (type(value), value) not in [(type(choice), choice) for choice in known]:
                 raise MupError(f"{name} = {value!r} must be {' or '.join(map(repr, known))}.")
-        if not isinstance(self.crop, (bool, Mapping)):
+        if not isinstance(self.dims, (str, tuple, list, Mapping, type(None))):
+            raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
+        ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
+        if self.crop not in (True, False) and not all(isinstance(ends, (tuple, list)) and len(ends) == 2 for ends in ranges):
             raise MupError(f"crop = {self.crop!r} must be True, False or a dict of ranges, such as {{'x': (0, 64)}}.")
         check_number("in_memory", self.in_memory)
         steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]

@@ -26,7 +26,7 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Joined, Stored, coordinate_word, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import Joined, Stored, is_coordinate, lazy, unnamed_dims
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
@@ -390,7 +390,7 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
     steps = [found[path][0] for path in paths]
     times = [float(np.ravel(step["time"].values)[0]) for step in steps if "time" in step.variables]
     steps = [step.squeeze("time") if "time" in step.dims else step for step in steps]
-    fields = [key for key in steps[0].data_vars if not coordinate_word(key)]
+    fields = [key for key, values in steps[0].data_vars.items() if not is_coordinate(str(key), values)]
     shapes = [{key: step[key].shape for key in fields if key in step} for step in steps]
     if wrong := [path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(

@@ -61,6 +61,8 @@ def test_thinning_of_pairs_in_the_shell(capsys):
         ({"every": 8}, "4 points"),
         ({"crop": {"w": (0, 4)}}, "crop 'w'"),
         ({"crop": 3}, "crop 3"),
+        ({"crop": {"x": 5}}, "crop 5"),
+        ({"dims": 5}, "dims 5"),
         ({"n_train": 17}, "n_train 17 16"),
         ({"split": (15, 5, 5)}, "20 15 5"),
         ({"uneven": "no"}, "uneven 'no'"),
