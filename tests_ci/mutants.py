@@ -46,7 +46,7 @@ TARGETS = {
     ),
     "key": (["lab/fingerprint.py", "lab/records.py"], ["test_fingerprint", "test_records"]),
     "readers": (
-        ["lab/problems/readers.py", "lab/problems/formats.py", "lab/problems/fields.py"],
+        ["lab/data/readers.py", "lab/data/formats.py", "lab/data/axes.py"],
         ["test_readers", "test_formats", "test_own_data", "test_splits"],
     ),
 }

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.burgers import rk4_step
 from neuralop_mup.lab.problems.darcy import shell_order
-from neuralop_mup.lab.problems.data import Pair
 from neuralop_mup.validation import check_count, check_number, check_positive
 from problems.equations import InitialConditionLoss, NavierStokesEqnLoss
 from problems.space_time import SpaceTime

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import Pair
 
 # Points on the circle over which the coefficients of a step are averaged: with 32 the mean is exact to rounding.
 _CIRCLE = 32

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
 from problems.korteweg_de_vries import KortewegDeVries
 from problems.navier_stokes import NavierStokes, solve_navier_stokes
 from problems.reactions import GrayScott

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.lab import plots, wording
+from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet
 
@@ -42,7 +43,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
         return ""
     far, size = np.swapaxes(squares, 0, 1)  # (samples, channels)
     errors = np.sqrt(far.sum(1) / size.sum(1))
-    names = _names(Validation(data, which).pairs, split.get(which, ()), len(errors))
+    names = _names(data, which, split.get(which, ()), len(errors))
     order = np.argsort(-errors, kind="stable")
     of_channels = zip(np.sqrt(far.sum(0) / size.sum(0)), np.sqrt(far.mean(0)), strict=True)
     tables = {
@@ -78,6 +79,8 @@ def _predicted(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]
             fields = [batch["x"], batch["y"], model(**batch)]
         if not torch.is_tensor(fields[2]) or fields[2].shape != fields[1].shape:
             return
+        if "mask" in batch:
+            fields[1:] = (field * batch["mask"] for field in fields[1:])
         wide = (field.to(torch.complex128 if field.is_complex() else torch.float64) for field in fields)
         yield from zip(*(field.cpu().numpy() for field in wide), strict=True)
 
@@ -87,21 +90,23 @@ def _square(field: np.ndarray) -> np.ndarray:
     return np.square(np.abs(field)).reshape(len(field), -1).mean(1)
 
 
-def _names(pairs: int, numbers: Sequence[int], count: int) -> Sequence[Any]:
+def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
     """What samples are called: by their numbers in the data, or where these are not known by their place in the split."""
-    if pairs:
-        return [f"{step} of trajectory {number}" for number in numbers for step in range(1, pairs + 1)]
+    if isinstance(data, ProblemData) and len(data.trajectories(which)):
+        each = zip(numbers, data.trajectories(which), strict=True)
+        return [f"{step} of trajectory {number}" for number, pairs in each for step in range(1, pairs + 1)]
     return numbers if len(numbers) else range(count)
 
 
 def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
     """The table by step of a trajectory; nothing where samples are no steps of one."""
-    pairs = Validation(data, which).pairs
+    validation = Validation(data, which)
+    pairs = validation.pairs
     if pairs < 2:
         return []
     columns = {
-        "from the truth before": errors.reshape(-1, pairs).mean(0),
-        "from the first state on": rollout_errors(model, Validation(data, which), pairs),
+        "from the truth before": [errors[validation.numbers(step)].mean() for step in range(pairs)],
+        "from the first state on": rollout_errors(model, validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

@@ -26,11 +26,11 @@ from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab import plots, tuning
 from neuralop_mup.lab.compare import compare as compare_ways
+from neuralop_mup.lab.data.files import similar_names
+from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
-from neuralop_mup.lab.problems.given import as_source
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
-from neuralop_mup.lab.problems.readers import near
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs
@@ -342,7 +342,9 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        raise MupError(f"There is no problem {data!r}, and no file or folder; {nearest(data, [*PROBLEMS, *near(data)])}")
+        raise MupError(
+            f"There is no problem {data!r}, and no file or folder; {nearest(data, [*PROBLEMS, *similar_names(data)])}"
+        )
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 

@@ -20,11 +20,11 @@ from neuralop_mup.core.rebuild import WIDTHS
 from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab import wording as say
+from neuralop_mup.lab.data.given import as_source, options_of
 from neuralop_mup.lab.files import check_room, put
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import Problem, ProblemData
-from neuralop_mup.lab.problems.given import as_source, options_of
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of

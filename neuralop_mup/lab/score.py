@@ -7,14 +7,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.batches import advanced
-from neuralop_mup.lab.problems.data import ProblemData
+from neuralop_mup.lab.data.batches import advanced
+from neuralop_mup.lab.data.problem_data import ProblemData
 
 AT_ONCE = 64  # samples that go through the model together
 _FORM = "score(model, data), further arguments with defaults"
@@ -71,8 +72,8 @@ class Validation:
 
     @property
     def pairs(self) -> int:
-        """Pairs that each trajectory gave; 0 where samples are no trajectories."""
-        return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) else 0
+        """Pairs that each trajectory gave, the shortest one; 0 where samples are no trajectories."""
+        return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) and not self.data.masked else 0
 
     @property
     def n_states(self) -> int:
@@ -83,16 +84,18 @@ class Validation:
         """The state of this number, from 0 on, of every trajectory: ``(n, channels, *grid)``."""
         y, before = getattr(self.data, self.split)[1], self.data.history
         if number >= before:
-            return y[self._pairs(number - before)]
+            return y[self.numbers(number - before)]
         channels = y.shape[1]
         return self.inputs(0)[:, number * channels : (number + 1) * channels]
 
     def inputs(self, number: int) -> torch.Tensor:
         """The input of this number of every trajectory, from which the state ``number + history`` follows."""
-        return getattr(self.data, self.split)[0][self._pairs(number)]
+        return getattr(self.data, self.split)[0][self.numbers(number)]
 
-    def _pairs(self, number: int) -> list[int]:
-        return list(range(number, len(getattr(self.data, self.split)[0]), self.pairs))
+    def numbers(self, number: int) -> list[int]:
+        """Return the numbers of the pairs that come at this place in each trajectory."""
+        lengths = self.data.trajectories(self.split)
+        return [end - length + number for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 @dataclass(frozen=True)

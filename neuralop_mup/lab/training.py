@@ -21,12 +21,12 @@ from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.plan_warnings import WIDER
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.lab.data.batches import advanced
+from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied, releases
 from neuralop_mup.lab.problems.base import Problem, relative, relative_l2
-from neuralop_mup.lab.problems.batches import advanced
-from neuralop_mup.lab.problems.data import ProblemData
 from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score

@@ -409,14 +409,14 @@ def tune(
         processes can import it.
     data : path, list, tuple, dict or callable
         A file, a folder, a pattern such as ``"runs/*.h5"``, or a list of them, joined (see
-        :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or what xarray has, which are read,
-        split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with these names, of
+        :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or an xarray Dataset or DataArray,
+        which are read, split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with
+        these names, of
         files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``, or ``(n, points)``; a problem of
         :mod:`neuralop_mup.lab.problems`; or a function that returns one of these, called in each process. Arrays are tensors
         or numpy's, those of splits with channels cast to the model's precision. Without "val" a part of the training data is
         taken, and what is called test never chooses.
-        Batches are dicts with "x" and "y", or pairs, or those of The Well's data sets; neuralop's data sets bring their
-        processor.
+        Batches are dicts with "x" and "y", or pairs; neuralop's data sets bring their processor.
     target : mapping
         Arguments of ``build`` for the large size, the one that is wanted.
     folder : str or Path
@@ -427,7 +427,8 @@ def tune(
         and, where ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
     read : mapping, optional
         How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``,
-        ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``crop``, ``in_memory``, as in
+        ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``,
+        ``nan``, ``in_memory``, as in
         :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands in the report.
     loss : str, callable or dict, default "l2"
         ``"l2"`` or ``"h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as

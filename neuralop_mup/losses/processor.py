@@ -73,7 +73,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
     >>> import torch
     >>> from neuralop.models import FNO
     >>> from neuralop_mup.losses import PhysicalDataProcessor, sine_mollifier
-    >>> from neuralop_mup.lab.problems.data import normalizer_of
+    >>> from neuralop_mup.lab.data.problem_data import normalizer_of
     >>> x, y = 3 + torch.randn(8, 1, 16), torch.rand(8, 1, 16)
     >>> processor = PhysicalDataProcessor(normalizer_of(x), mollifier=sine_mollifier).wrap(FNO((8,), 1, 1, 8))
     >>> prediction, sample = processor(x=x, y=y)

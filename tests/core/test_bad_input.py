@@ -12,7 +12,7 @@ from neuralop.models import FNO, UQNO
 
 import neuralop_mup as nm
 from neuralop_mup.lab import Results, sweep, transfer_study
-from neuralop_mup.lab.problems.own import OwnData
+from neuralop_mup.lab.data.own import OwnData
 from support.cases import BY_NAME
 from support.errors import refused
 from support.models import Wrapper, parametrized
@@ -255,7 +255,7 @@ OTHER_AXES = torch.nn.Parameter(torch.zeros(3, 3, dtype=torch.cfloat))
         (lambda: study(rule=("none",)), "rule"),
         (lambda: Results.load("/no/such/folder"), "/no/such/folder"),
         (lambda: sweep("train.py", {"lr": [1]}, folder="/tmp/none"), "'train.py'"),
-        (lambda: OwnData(files=()), "[]"),
+        (lambda: OwnData(files=()), "()"),
     ],
 )
 def test_other_calls_that_cannot_work(call, names):

@@ -31,7 +31,7 @@ def file(tmp_path):
     return tmp_path / "waves.npz"
 
 
-EACH_STEP = {"y": "u", "time_step": 1}
+EACH_STEP = {"y": "u", "time_step": 1, "dims": "sample time x"}
 
 
 def test_a_rollout_applies_the_model_to_its_own_predictions(tmp_path, file):
@@ -125,9 +125,9 @@ def test_scores_that_cannot_work_are_refused_before_training(tmp_path, file, sco
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("data", ["file", loaders, fields(), (fields(), fields(9))])
+@pytest.mark.parametrize("data", ["file", loaders, fields(), (fields(), tuple(2 * part for part in fields(9)))])
 def test_rollouts_need_trajectories(file, data):
-    more, states = ({"read": {"y": "u", "time_step": "last"}}, 2) if data == "file" else ({}, 0)
+    more, states = ({"read": {**EACH_STEP, "time_step": "last"}}, 2) if data == "file" else ({}, 0)
     with pytest.raises(nm.MupError, match=f" 6 .* {states}"):
         run_ids(file if data == "file" else data, score="rollout:5", **more)
 

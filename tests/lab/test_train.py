@@ -213,7 +213,7 @@ def test_errors_by_time(tmp_path):
     start = fields(20)[0][:, 0]
     u = torch.stack([start.roll(step, -1) for step in range(5)], 1)
     np.savez(tmp_path / "u.npz", u=u.numpy())
-    trained = quick_train(tmp_path / "s", tmp_path / "u.npz", read={"y": "u", "time_step": 1})
+    trained = quick_train(tmp_path / "s", tmp_path / "u.npz", read={"y": "u", "time_step": 1, "dims": "sample time x"})
     states = u[trained.split["test"]][:, :, None].double()
     rolled, expected = states[:, 0], []
     for step in range(1, 5):

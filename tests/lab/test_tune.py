@@ -16,9 +16,9 @@ from torch.utils.data import Subset
 
 import neuralop_mup as nm
 from neuralop_mup.lab import files
+from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.files import keep_weights, read_weights
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.problems.given import as_source
 from neuralop_mup.lab.training import Training
 from support.comparing import differing
 from support.studies import (

@@ -9,8 +9,8 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from neuralop.models import FNO
 
+from neuralop_mup.lab.data.problem_data import normalizer_of
 from neuralop_mup.lab.problems.darcy import Darcy, solve_darcy
-from neuralop_mup.lab.problems.data import normalizer_of
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.losses.equations import relative_l2
 from support.errors import refused

@@ -5,11 +5,11 @@
 
 from typing import Any
 
+from neuralop_mup.lab.data.own import OwnData
+from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.problems.base import Problem, named
 from neuralop_mup.lab.problems.burgers import Burgers, solve_burgers
 from neuralop_mup.lab.problems.darcy import Darcy, DarcyPino, solve_darcy
-from neuralop_mup.lab.problems.data import ProblemData
-from neuralop_mup.lab.problems.own import OwnData
 
 __all__ = [
     "PROBLEMS",

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.files import whole_file
+from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems.data import SPLITS, Pair, ProblemData
 from neuralop_mup.validation import check_count, check_number
 
 
@@ -43,6 +43,8 @@ def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> 
     Each channel of a batch is measured in a unit of its own, the power of two above it, by which dividing is exact.
     """
     y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
+    if "mask" in batch:  # 0 where nothing is known
+        y_pred, y = y_pred * batch["mask"], y * batch["mask"]
     most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
     unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero
     return loss(y_pred / unit, y / unit)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import Pair
 from neuralop_mup.validation import check_positive
 
 # A front between -w and w is w tanh(w x / 2 nu). Its Fourier coefficients fall as exp(-2 pi^2 nu k / w); with

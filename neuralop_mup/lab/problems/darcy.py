@@ -10,8 +10,8 @@ import scipy.sparse.linalg
 import torch
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.problem_data import Pair, ProblemData, normalizer_of
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.problems.data import Pair, ProblemData, normalizer_of
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.validation import check_positive
 

@@ -1,72 +1,43 @@
-"""Data as a user's own loaders or data sets give it, batch by batch."""
+"""Data from loaders or data sets of the user, batch by batch."""
 
 import copy
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.problems.batches import SOME
-from neuralop_mup.lab.problems.data import Splits
-
-
-class _Named:
-    """A loader whose pairs become ``{"x": …, "y": …}``, as neuralop's Trainer takes them."""
-
-    def __init__(self, loader: Iterable) -> None:
-        self._loader = loader
-        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[Mapping[str, torch.Tensor]]:
-        return map(_as_dict, self._loader)
+from neuralop_mup.lab.data.batches import SOME, MappedLoader
+from neuralop_mup.lab.data.problem_data import Splits
 
 
 def _as_dict(batch: Any) -> Mapping[str, Any]:
-    """A batch or a sample as a dict with "x" and "y"; MupError where it is neither that nor a pair."""
-    if isinstance(batch, Mapping) and {"input_fields", "output_fields"} <= set(batch):
-        batch = _of_the_well(batch)
+    """Return a batch or a sample as a dict with "x" and "y"; raise MupError for other forms."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
         batch = dict(zip("xy", batch, strict=True))
     if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
         has = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
         raise MupError(
-            f"A batch of the data is a {type(batch).__name__}{has}, and which part of it is what is not known: loaders and "
-            "data sets must give dicts with 'x' and 'y' or pairs (x, y) of tensors. For fields in lists give np.asarray of "
-            "them."
+            f"A batch of the data is a {type(batch).__name__}{has}: loaders and data sets must give dicts with 'x' and "
+            "'y' or pairs (x, y) of tensors. For fields in lists give np.asarray of them."
         )
     return batch
 
 
-def _of_the_well(batch: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """A batch of The Well's data sets, times first and channels last: times and what is constant become channels."""
-    found = {}
-    for letter, name in zip("xy", ("input_fields", "output_fields"), strict=True):
-        found[letter] = batch[name].movedim(-1, 2).flatten(1, 2)
-    grid = found["x"].shape[2:]
-    beside = [batch["constant_fields"].movedim(-1, 1)] if "constant_fields" in batch else []
-    for name in {"constant_scalars"} & set(batch):
-        beside.append(batch[name][(..., *[None] * len(grid))].expand(*batch[name].shape, *grid))
-    return {"x": torch.cat([found["x"], *(values for values in beside if values.numel())], dim=1), "y": found["y"]}
-
-
 class Loaders(Splits):
-    """Data as a user's own loaders or data sets give it; nothing is normalized.
+    """Data from loaders or data sets of the user. It is not normalized.
 
     Parameters
     ----------
     parts : mapping of str to DataLoader, Dataset or iterable of batches
         "train", "val" and perhaps "test".
     processor : neuralop DataProcessor, optional
-        Of the data, where it brings one.
+        The processor that comes with the data, if there is one.
     readings : mapping of str to str
-        What is to be told of it, by what it is about.
+        Lines of the report about the data, by topic.
     """
 
     def __init__(self, parts: Mapping[str, Any], processor: Any = None, readings: Mapping[str, str] | None = None) -> None:
@@ -81,21 +52,21 @@ class Loaders(Splits):
                 raise MupError(f"The {name} data is empty: give samples, or leave out the split.")
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Training loader and the others, by name; ``batch_size`` and ``seed`` are for data sets."""
+        """Return the training loader and the others, by name; ``batch_size`` and ``seed`` are for data sets."""
         order, made = torch.Generator().manual_seed(int(seed)), {}
         for name, part in self.parts.items():
             if isinstance(part, Dataset):
                 is_drawn = name == "train" and not isinstance(part, IterableDataset)
                 part = DataLoader(part, int(batch_size), **({"shuffle": True, "generator": order} if is_drawn else {}))
-            made[name] = _Named(part)
+            made[name] = MappedLoader(part, _as_dict)
         return made.pop("train"), made
 
     def processor(self) -> Any:
-        """The one that the data brings; else None, since what units the batches have is not known."""
+        """Return the processor that comes with the data, else None: the units of the batches are unknown."""
         return copy.deepcopy(self._processor)
 
     def sample(self) -> dict[str, Any]:
-        """Some hundred samples of a data set, or a loader's first batch."""
+        """Return some hundred samples of a data set, or the first batch of a loader."""
         part = self.parts["train"]
         first = next(_epoch(self.loaders(SOME, 0)[0] if isinstance(part, Dataset) else part), None)
         if first is None:
@@ -103,25 +74,24 @@ class Loaders(Splits):
         return dict(first)
 
     def counts(self) -> dict[str, int | None]:
-        """Samples of each split; None of a loader, which need not give all of them, nor each once."""
+        """Return the number of samples of each split; None for a loader, which may repeat or omit samples."""
         return {name: len(part) if isinstance(part, Dataset) else None for name, part in self.parts.items()}
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """An epoch of each split, through sampler, ``collate_fn`` and ``drop_last``.
+        """Return an epoch of each split, through sampler, ``collate_fn`` and ``drop_last``.
 
         Warns
         -----
         UserWarning
-            Of a split that is another one each time it is read, which then has a fingerprint that nothing else has.
+            If a split gives other batches each time. Its fingerprint is then a new one in each call.
         """
         content, again = super().fingerprint_content(), super().fingerprint_content()
         for name in content:
             if content[name] != again[name]:
                 content[name] = f"unknown {uuid.uuid4().hex}"
                 warnings.warn(
-                    f"{name} gives other batches each time it is read, so its runs are trained anew by each call and not "
-                    "used again: draw its random numbers by torch, without a generator of its own, since torch is seeded "
-                    "here.",
+                    f"{name} gives other batches each time it is read, so its runs are never reused: draw its random "
+                    "numbers by torch, which is seeded here, and without another generator.",
                     stacklevel=2,
                 )
         brought = {} if self._processor is None else {"processor": self._processor}
@@ -134,7 +104,7 @@ class Loaders(Splits):
 
 
 def _epoch(part: Any) -> Iterator[Mapping[str, Any]]:
-    """The batches that a loader gives, or each sample of a data set as a batch; no random number is used up."""
+    """Give the batches of a loader, or each sample of a data set as a batch, without using up random numbers."""
     drawing = (getattr(owner, "generator", None) for owner in (part, getattr(part, "sampler", None)))
     states = [(generator, generator.get_state()) for generator in drawing if generator is not None]
     try:

@@ -1,33 +1,50 @@
-"""What every data set is: pairs of fields or loaders, each split told from others through what training gets of it."""
+"""Data as training gets it: pairs of fields by split, their checks, normalization and fingerprint."""
 
+import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.batches import (
+    BLOCK,
+    WINDOW,
+    BlockLoader,
+    MappedLoader,
+    PairBatches,
+    batch_of,
+    chunks_of,
+    masked,
+    spread,
+)
+from neuralop_mup.lab.data.files import SPLITS
+from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems.batches import BLOCK, WINDOW, Pairs, Windows, batch_of, chunks_of, spread
-from neuralop_mup.lab.problems.readers import reading
+
+_LOOKED_AT = 256  # values of a sample that tell it from others
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-SPLITS = ("train", "val", "test")
 
 
 class Splits:
-    """What pairs of fields and loaders have in common; ``_epochs()`` gives each split's name and an epoch of its batches."""
+    """Base of pairs of fields and of loaders; ``_epochs()`` gives the name of each split and an epoch of its batches."""
 
     title = "the data given"
 
     def load(self) -> Any:
-        """Itself: it is there already."""
+        """Return itself: it is loaded."""
         return self
 
     def check(self, relative: bool = True) -> None:
-        """Look at every sample of every split.
+        """Check every sample of every split.
 
         Parameters
         ----------
@@ -47,17 +64,19 @@ class Splits:
         >>> x = torch.randn(20, 1, 16)
         >>> ProblemData(train=(x, x), val=(x[:4], x[:4])).check()
         """
+        seen = {}
         for name, batches in self._epochs():
             try:
-                _check(name, batches, relative)
+                seen[name] = _check(name, batches, relative)
             finally:  # an epoch of a loader holds torch's random state until it ends
                 getattr(batches, "close", lambda: None)()
+        _warn_of_shared(seen)
 
     def check_unchanged(self) -> None:
         """Raise MupError if files that are read batch by batch changed since they were first looked at."""
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """What tells the data from other data: every split through what training gets of it.
+        """Return what distinguishes the data: every split, as training gets it.
 
         Raises
         ------
@@ -82,17 +101,19 @@ class ProblemData(Splits):
         As ``train``; None where there is no test data.
     trajectory : int, default 0
         Pairs that each trajectory gave, one after the other, the y of each the x of the next; 0 for no trajectories.
-    lengths : mapping of str to int
-        The same for splits where it is another number.
+    lengths : mapping of str to int or sequence of int
+        The same for splits where it is another number, or one for each trajectory.
     history : int, default 1
         Frames of a trajectory in each x, as its first channels, the oldest first.
     rollout : int, default 1
         Steps over which a model is trained, each from its own prediction before; ``y`` of a training batch then holds as
         many fields a sample, those of the first step first.
     pushforward : bool, default False
-        Whether the gradient of these goes through the last step alone.
+        Whether only the last of these steps has a gradient.
+    masked : bool, default False
+        Whether NaN in x and y is filled with the means of the channels. Batches then have a "mask" and one channel more.
     readings : mapping of str to str
-        What is to be told of the data, by what it is about.
+        Lines of the report about the data, by topic.
 
     Examples
     --------
@@ -108,14 +129,15 @@ class ProblemData(Splits):
     val: Pair
     test: Pair | None = None
     trajectory: int = 0
-    lengths: Mapping[str, int] = field(default_factory=dict)
+    lengths: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     history: int = 1
     rollout: int = 1
     pushforward: bool = False
+    masked: bool = False
     readings: Mapping[str, str] = field(default_factory=dict)
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Loaders of batches ``{"x": …, "y": …}`` as neuralop's Trainer takes them.
+        """Return loaders of batches ``{"x": …, "y": …}`` for neuralop's Trainer.
 
         Parameters
         ----------
@@ -126,9 +148,9 @@ class ProblemData(Splits):
 
         Returns
         -------
-        train_loader : DataLoader or Windows
-            Shuffled anew each epoch: all samples of data in memory; those in files as :class:`Windows` says.
-        eval_loaders : dict of DataLoader or Windows
+        train_loader : DataLoader or BlockLoader
+            Shuffled in each epoch; data in files in blocks, see :class:`BlockLoader`.
+        eval_loaders : dict of DataLoader or BlockLoader
             ``{"val": …, "test": …}``, in the stored order.
 
         Examples
@@ -140,23 +162,34 @@ class ProblemData(Splits):
         order, made = torch.Generator().manual_seed(int(seed)), {}
         for name, (x, y) in self._pairs().items():
             is_train = name == "train"
-            pairs = Pairs(x, y, self.rollout if is_train else 1, self.trajectory)
+            pairs = PairBatches(x, y, self.rollout if is_train else 1, self.trajectories(name))
             drawn = order if is_train else None
             if hasattr(x, "pairs"):
-                made[name] = Windows(pairs, int(batch_size), drawn)
+                made[name] = BlockLoader(pairs, int(batch_size), drawn)
                 continue
             samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
             # A whole batch is one indexing, where torch's default would collate sample by sample.
             batches = BatchSampler(samples, int(batch_size), drop_last=False)
             made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
+        if self.masked:
+            made = {name: MappedLoader(loader, self._finished) for name, loader in made.items()}
         return made.pop("train"), made
 
+    @cached_property
+    def normalizers(self) -> tuple[Any, ...]:
+        """Normalizers of x and y."""
+        return tuple(map(normalizer_of, self.train, "xy"))
+
+    def _finished(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a batch as training gets it."""
+        return masked(batch, [normalizer.mean for normalizer in self.normalizers]) if self.masked else batch
+
     def processor(self) -> Any:
-        """neuralop's data processor, with x and y normalized per channel by the training data.
+        """Return neuralop's data processor, with x and y normalized per channel by the training data.
 
         In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
         the units of y, so that a validation error is one of the solution itself. A channel that is the same everywhere
-        becomes zero. Over several steps the frames in x are normalized as y is, since predictions become such frames.
+        becomes zero. In a rollout, the frames in x are normalized as y is, since predictions become such frames.
 
         Returns
         -------
@@ -166,7 +199,7 @@ class ProblemData(Splits):
         Warns
         -----
         UserWarning
-            Of a channel that is the same everywhere.
+            If a channel is the same everywhere.
 
         Examples
         --------
@@ -177,15 +210,18 @@ class ProblemData(Splits):
         """
         from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
-        found, given = map(normalizer_of, self.train, "xy")
+        found, given = copy.deepcopy(self.normalizers)
         if self.rollout > 1:
             frames = self.history * given.mean.shape[1]
             for name in ("mean", "std"):
                 getattr(found, name)[:, :frames] = torch.cat([getattr(given, name)] * self.history, dim=1)
+        if self.masked:
+            last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the mask stays 0 and 1
+            found.mean, found.std = nn.functional.pad(found.mean, last), nn.functional.pad(found.std, last, value=1.0)
         return DefaultDataProcessor(found, given)
 
     def sample(self) -> dict[str, torch.Tensor]:
-        """Some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
+        """Return some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
 
         Returns
         -------
@@ -197,20 +233,31 @@ class ProblemData(Splits):
         >>> {name: values.shape for name, values in data.sample().items()}
         {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
         """
-        return batch_of(*self.train, spread(self.train[0]))
+        return self._finished(batch_of(*self.train, spread(self.train[0])))
+
+    def trajectories(self, split: str) -> list[int]:
+        """Return the number of pairs of each trajectory of a split, one after the other; none for no trajectories.
+
+        Examples
+        --------
+        >>> data.trajectories("val")
+        []
+        """
+        each, n = self.lengths.get(split, self.trajectory), self.counts()[split]
+        return list(each) if isinstance(each, Sequence) else [each] * (n // each if each else 0)
 
     def pairs_of(self, split: str) -> int:
-        """Pairs that each trajectory of a split gave; 0 for no trajectories.
+        """Return the number of pairs of the shortest trajectory of a split; 0 for no trajectories.
 
         Examples
         --------
         >>> data.pairs_of("val")
         0
         """
-        return self.lengths.get(split, self.trajectory)
+        return min(self.trajectories(split), default=0)
 
     def counts(self) -> dict[str, int | None]:
-        """Samples of each split.
+        """Return the number of samples of each split.
 
         Returns
         -------
@@ -229,24 +276,28 @@ class ProblemData(Splits):
         getattr(self.train[0], "check_unchanged", super().check_unchanged)()
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """The content of every split, its order where it is read in blocks, and over how many steps a model is trained."""
+        """Return the content of every split, the sizes of blocks, and the steps of a rollout."""
         more: dict[str, Any] = {"rollout": (self.rollout, self.history, self.pushforward)} if self.rollout > 1 else {}
         if hasattr(self.train[0], "pairs"):
             more["blocks"] = (BLOCK, WINDOW)
+        uneven = {split: each for split, each in self.lengths.items() if isinstance(each, Sequence)}
+        more |= {"lengths": uneven} if uneven else {}
+        more |= {"masked": True} if self.masked else {}
         return {**super().fingerprint_content(), "trajectory": self.trajectory, **more}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         for name, (x, y) in self._pairs().items():
             with reading():
-                yield name, (batch_of(x, y, numbers) for numbers in chunks_of(x, y))
+                yield name, (self._finished(batch_of(x, y, numbers)) for numbers in chunks_of(x, y))
 
     def _pairs(self) -> dict[str, Pair]:
         return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
 
 
 def check_single(name: str, values: torch.Tensor) -> None:
-    """MupError where single precision loses more than a hundredth of how a channel varies, beside a large mean, or where a
-    unit is so large or small that errors of a hundred-millionth of it are no numbers there.
+    """Raise MupError where single precision loses more than a hundredth of the variation of a channel.
+
+    It also refuses units that are so large or small that squares of errors leave the range of single precision.
     """
     if not values.is_floating_point():
         return
@@ -262,39 +313,63 @@ def check_single(name: str, values: torch.Tensor) -> None:
 
 
 def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> None:
-    """MupError for samples with entries that are not finite; ``numbers``: what the samples are called."""
+    """Raise MupError for samples with entries that are not finite; ``numbers`` are their numbers in the message."""
     if torch.isfinite(values.sum()):  # which is quick; a sum may be too large
         return
     bad = ~torch.isfinite(values).flatten(1).all(1)
     if bad.any():
         raise MupError(
             f"{name} has entries that are not finite, in sample {numbers[int(bad.nonzero()[0])]} among others: remove these "
-            "samples or fill them in."
+            "samples, or fill them in and train on the other points, read={'nan': 'mask'} (in the shell: --read.nan mask)."
         )
 
 
-def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> None:
-    """MupError for a sample of fields that nothing can be learned from; graphs and points are taken as they are."""
-    first = 0
+def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> np.ndarray:
+    """Raise MupError for a sample of fields that nothing can be learned from; return a number for what each sample holds.
+
+    Graphs and points are not checked.
+    """
+    first, seen = 0, [np.empty(0, np.uint64)]
     for batch in batches:
         if not all(torch.is_tensor(batch[letter]) and batch[letter].ndim > 2 for letter in "xy"):
-            return
+            break
         numbers = range(first, first := first + len(batch["y"]))
         for letter in "xy":
             check_finite(f"{letter} of {split}", batch[letter], numbers)
         zero = ~batch["y"].flatten(1).any(1)
         if relative and zero.any():
             raise MupError(
-                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, so that an error relative to "
-                "it has no meaning: remove such samples, or give a loss that is not relative, loss=function(y_pred, y, "
-                "**batch)."
+                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, which has no relative error: "
+                "remove such samples, or give another loss, loss=function(y_pred, y, **batch)."
+            )
+        seen.append(_digests(batch["x"]) ^ _digests(batch["y"]))
+    return np.concatenate(seen)
+
+
+def _digests(values: torch.Tensor) -> np.ndarray:
+    """Return a number for the content of each sample, from some of its values."""
+    flat = values.flatten(1)
+    some = flat[:, :: max(1, flat.shape[1] // _LOOKED_AT)].numpy(force=True).astype(np.complex128)
+    bits = np.ascontiguousarray(some).view(np.uint64)
+    weights = np.random.RandomState(0).randint(1, 2**62, bits.shape[1]).astype(np.uint64) * 2 + 1
+    return (bits * weights).sum(1, dtype=np.uint64)
+
+
+def _warn_of_shared(seen: Mapping[str, np.ndarray]) -> None:
+    """Warn where two splits share samples."""
+    for one, other in combinations(seen, 2):
+        if n := int(np.isin(seen[other], seen[one]).sum()):
+            warnings.warn(
+                f"{n} of {len(seen[other])} samples of {other} are in {one} as well, so the error on {other} says little "
+                "about new samples: give each split different samples.",
+                stacklevel=4,
             )
 
 
 def normalizer_of(values: Any, name: str = "") -> Any:
-    """neuralop's normalizer to mean 0 and standard deviation 1 per channel, of a tensor or an array in files.
+    """Return neuralop's normalizer to mean 0 and standard deviation 1 per channel, for a tensor or an array in files.
 
-    A channel that does not vary, but for rounding, becomes zero; one with a ``name`` is warned of.
+    A channel that varies only by rounding becomes zero, with a warning if there is a ``name``.
     """
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
@@ -304,11 +379,13 @@ def normalizer_of(values: Any, name: str = "") -> Any:
             part = values[numbers]
             wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
             # About a large mean squares have no digits left.
-            shift = wide.mean(1, keepdim=True) if shift is None else shift
-            wide = wide - shift
-            count, total, squares = count + wide.shape[1], total + wide.sum(1), squares + wide.abs().square().sum(1)
+            known = torch.isfinite(wide)
+            if shift is None:
+                shift = wide.mean(1, keepdim=True) if known.all() else wide.nanmean(1, keepdim=True).nan_to_num()
+            wide = torch.where(known, wide - shift, 0)
+            count, total, squares = count + known.sum(1), total + wide.sum(1), squares + wide.abs().square().sum(1)
     mean = shift[:, 0] + total / count
-    std = ((squares - (total / count).abs().square() * count) / max(1, count - 1)).clamp_min(0).sqrt()
+    std = ((squares - (total / count).abs().square() * count) / (count - 1).clamp_min(1)).clamp_min(0).sqrt()
     constant = std <= 4 * torch.finfo(part.dtype).eps * mean.abs()
     for channel in constant.nonzero().flatten().tolist() if name else ():
         warnings.warn(
@@ -316,5 +393,5 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         )
     std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    # Its eps, 1e-7 on top of the deviation, is of fields whose unit makes them about 1.
+    # The default eps, 1e-7 on top of the deviation, is meant for fields of about 1.
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)

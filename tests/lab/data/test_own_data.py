@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.data import OwnData, batches
+from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems import OwnData, batches
-from neuralop_mup.lab.problems.given import as_source
 from support.errors import refused
 from support.files import array, assert_equal, write
 
@@ -74,11 +74,12 @@ def test_keys_types_split_and_crop():
 
 
 def test_what_is_learned_of_an_array_in_time_is_asked():
-    file = write_arrays("advection.hdf5", {"u": (20, 11, 32), "t": (12,), "s": (32,)})
-    with refused("{'y':'u','dims':'sampletimex','time_step':1}"):
+    """The length of t says which axis is time: PDEBench's times have one entry more than there are frames."""
+    file = write("advection.hdf5", u=array(20, 11, 32), t=np.arange(12.0), s=array(32))
+    with refused("11 {'time_step':1} {'time_step':'last'}"):
         OwnData(files=file).load()
-    with refused("11 {'time_step':1} {'time_step':'last'}"):  # once it was the first to the last, without a message
-        OwnData(files=file, y="u").load()
+    own = OwnData(files=file, time_step=1)
+    assert own.readings["output"] == "u (sample time x)"
 
 
 # What is asked
@@ -95,96 +96,102 @@ def test_dims_name_the_channel_axis_of_a_cube(dims, grid, channels):
 
 
 def test_keys_are_asked_where_no_array_is_x_or_y():
-    file = write_arrays("d.npz", {"a": (20, 16, 16), "u0": (20, 16, 16), "uT": (20, 16, 16), "t": (16,)})
-    with refused("{'x':'a','y':'uT','dims':'samplexy'}"):
+    file = write_arrays("d.npz", {"a": (20, 16, 16), "u0": (20, 16, 16), "uT": (20, 16, 16)})
+    with refused("{'x':'a','y':'uT'} {'y':'uT','time_step':1}") as caught:
         OwnData(files=file).load()
-    timed = OwnData(files=file, y="uT", time_step=1)
-    assert (timed.grid_shape, timed.readings["output"]) == ((16,), "uT (sample time x)")
+    pair, state = (line for line, _ in lines_of(caught))
+    assert OwnData(files=file, **pair).readings["output"] == "uT (sample x y)"
+    with refused("'sampletimex' 'timexy'"):
+        OwnData(files=file, **state).load()
+
+
+def offered(caught):
+    """All words for axes that a message offers."""
+    ((line, _),) = lines_of(caught)
+    more = re.findall(r"or dims=('.*?'|{.*?})[,;]", str(caught.value))
+    return line, [line["dims"], *map(ast.literal_eval, more)]
 
 
 @pytest.mark.parametrize(
-    ("arrays", "grid", "channels"),
+    ("shape", "words"),
     [
-        ({"u": (20, 11, 32)}, (32,), 1),
-        ({"u": (20, 11, 16, 16)}, (16, 16), 1),
-        ({"u": (20, 11, 2, 16, 16)}, (16, 16), 2),
-        ({"u": (20, 11, 16, 16, 3)}, (16, 16), 3),
-        ({f"sim_{i:03d}/{key}": shape for i in range(20) for key, shape in (("u", (11, 32)), ("t", (11,)))}, (32,), 1),
+        ((20, 11, 32), ["sample time x", "time x y"]),
+        ((200, 48, 64), ["sample time x", "time x y", "sample x time"]),
+        ((20, 11, 16, 16), ["sample time x y", "time x y z"]),
+        ((20, 18, 2, 16, 16), ["sample time channel x y"]),
     ],
 )
-def test_offered_line_for_a_state_in_time_works(arrays, grid, channels):
-    file = write_arrays("d.h5", arrays)
-    with refused("'time_step':1") as caught:
-        OwnData(files=file).load()
-    (line, _) = next(pair for pair in lines_of(caught) if pair[0].get("time_step") == 1)
-    own = OwnData(files=file, **line)
-    assert (own.in_channels, own.out_channels, own.grid_shape) == (channels, channels, grid)
-    assert own.load().counts()["train"] == 160  # 16 of 20 trajectories with ten pairs each
+def test_a_state_that_can_be_read_in_two_ways_is_asked(shape, words):
+    """One trajectory (time, x, y) was once read as samples, without a message."""
+    file = write_arrays("d.h5", {"u": shape})
+    if len(words) == 1:
+        assert OwnData(files=file, time_step=1).readings["output"] == f"u ({words[0]})"
+        return
+    with refused("d.h5 u time_step" if len(shape) == 0 else "d.h5 u") as caught:
+        OwnData(files=file, time_step=1).load()
+    line, dims = offered(caught)
+    assert dims[0] == words[0] and set(words) <= set(dims)
+    for words in dims:
+        own = OwnData(files=file, time_step=1, **{**line, "dims": words})
+        assert own.readings["output"] == f"u ({words})"
+
+
+def test_groups_of_samples_may_have_any_name():
+    arrays = {f"sim_{i:03d}/u": array(11, 32) for i in range(20)} | {f"sim_{i:03d}/t": np.arange(11.0) for i in range(20)}
+    own = OwnData(files=write("d.h5", **arrays), time_step=1)
+    assert (own.readings["output"], own.load().counts()["train"]) == ("*/u (sample time x)", 160)
 
 
 XY = {"x": "sample x", "y": "sample x y"}
 
 
 @pytest.mark.parametrize(
-    ("arrays", "read", "offered"),
+    ("arrays", "read", "words"),
     [
-        ({"x": (40, 64), "y": (40, 64, 21)}, {}, ["sample x channel", XY, "sample x time"]),
-        ({"x": (40, 64), "y": (40, 64, 21)}, {"dims": "sample x y"}, ["sample x channel", XY, "sample x time"]),
         (
             {"x": (20, 16, 16), "y": (20, 16, 16, 10)},
             {},
-            ["sample x y channel", {"x": "sample x y", "y": "sample x y z"}, "sample x y time"],
+            [{"x": "sample x y", "y": "sample x y channel"}, {"x": "sample x y", "y": "sample x y z"}],
         ),
-        (
-            {"a": (20, 8, 12), "u": (20, 7, 8, 12)},
-            {},
-            ["sample channel x y", {"a": "sample y z", "u": "sample x y z"}, "sample time x y"],
-        ),
-        ({"u": (20, 8, 8, 10), "t": (20, 11)}, {"x": "u"}, ["sample x y time"]),
-        ({"x": (40, 3), "y": (40, 32)}, {}, [{"x": "sample channel", "y": "sample x"}]),
-        ({"x": (40, 16), "y": (40, 16, 16)}, {}, ["sample channel x", "sample x channel", XY, "sample x time"]),
-        (
-            {"a": (20, 8, 12), "p": (20, 8), "y": (20, 8, 12)},
-            {"x": "a+p", "y": "y"},
-            ["sample x channel", {"a": "sample x y", "p": "sample x", "y": "sample x y"}, "sample x time"],
-        ),
+        ({"x": (40, 16), "y": (40, 16, 16)}, {}, [XY, {"x": "sample channel", "y": "sample x y"}]),
+        ({"x": (20, 8, 24), "y": (20, 8, 24)}, {}, ["sample x y", "sample channel x"]),
+        ({"a": (20, 8, 12), "u": (20, 7, 8, 12)}, {"x": "a", "y": "u"}, [{"a": "sample y z", "u": "sample x y z"}]),
+        ({"a": (20, 8, 12), "p": (20, 8), "y": (20, 8, 12)}, {"x": "a+p", "y": "y"}, []),
     ],
 )
-def test_all_offered_lines_work(capsys, arrays, read, offered):
+def test_all_offered_lines_work(capsys, arrays, read, words):
     """An offered line was once refused with the same message, or made constants of a field."""
     file = write_arrays("d.npz", arrays)
     with refused("d.npz") as caught:
         OwnData(files=file, **read).load()
-    lines = lines_of(caught)
-    assert [line["dims"] for line, _ in lines] == offered
-    for line, shell in lines:
-        own = OwnData(files=file, **line)
-        assert not any("channel" in v.axes and len(v.axes) == 2 for v in own.first.inputs[:-1])
-        assert main(["data", file, *shlex.split(shell)]) == 0
-        assert own.readings["read as"] in capsys.readouterr().out
+    line, dims = offered(caught)
+    assert len(dims) > 1 and all(each in dims for each in words)
+    for each in dims:
+        own = OwnData(files=file, **{**line, "dims": each})
+        assert own.load().counts()["train"] >= 16
+    ((_, shell),) = lines_of(caught)
+    assert main(["data", file, *shlex.split(shell)]) == 0
+    assert "points" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arrays", "read", "offered"),
+    ("arrays", "read", "words"),
     [
         ({"x": (16, 16), "y": (16, 16)}, {}, ["x y", "sample x"]),
-        ({"a": (16, 16), "nu": (), "u": (16, 16)}, {}, ["x y", "sample x"]),
         ({"x": (12, 16, 16), "y": (12, 16, 16)}, {}, ["x y z", "sample x y"]),
-        ({"x": (2, 16, 16), "y": (16, 16)}, {}, ["channel x y"]),
-        ({"x": (16,), "y": (16,)}, {}, ["x"]),
         ({"u": (11, 16, 16)}, {"y": "u", "time_step": 1}, ["time x y", "sample time x"]),
     ],
 )
-def test_files_that_may_be_one_sample_each(arrays, read, offered):
+def test_files_that_may_be_one_sample_each(arrays, read, words):
     """The rows of each file were once samples, some of them for training and some for the test."""
     files = [write_arrays(f"{i}.npz", arrays) for i in range(12)]
-    with refused("12 0.npz") as caught:
+    with refused("0.npz") as caught:
         OwnData(files=files, **read).load()
-    lines = [line for line, _ in lines_of(caught)]
-    assert [line["dims"] for line in lines] == offered
+    _, dims = offered(caught)
+    assert set(words) <= set(dims)
     rows = list(arrays.values())[0][0]
-    for line, n in zip(lines, (12, 12 * rows), strict=False):
-        assert sum(map(len, OwnData(files=files, **{**read, **line}).split_indices.values())) == n
+    for each, n in zip(words, (12, 12 * rows), strict=False):
+        assert sum(map(len, OwnData(files=files, **{**read, "dims": each}).split_indices.values())) == n
 
 
 @pytest.mark.parametrize("shapes", [[(8, 16, 16)] * 11 + [(5, 16, 16)], [(8, 2, 16, 16)] * 12, [(8, 16, 16)] * 9])
@@ -224,7 +231,7 @@ def test_splits_are_drawn_at_random_and_always_the_same():
 
 def test_drawn_trajectories_stay_whole():
     u = np.broadcast_to(np.arange(20.0)[:, None, None], (20, 5, 16))
-    data = load(write("u.npz", u=u), y="u", time_step=1, shuffle=True)
+    data = load(write("u.npz", u=u), y="u", time_step=1, shuffle=True, dims="sample time x")
     numbers = [set(part[0][:, 0, 0].tolist()) for part in (data.train, data.val, data.test)]
     assert [len(part) for part in numbers] == [16, 2, 2]
     assert len(set.union(*numbers)) == 20
@@ -323,17 +330,18 @@ ONE_NAN = np.where(np.arange(20)[:, None, None] == 7, np.nan, GOOD)
         ({"y": np.array([{}] * 5, object)}, {}, "d.npz"),
         ({"y": array(20)}, {}, "d.npz (20,) sample"),
         ({}, {"y": "z", "x": "x"}, "d.npz 'z' x,y"),
-        ({}, {"x": "x"}, "input output"),
+        ({}, {"x": "x"}, "input output --read.y"),
+        ({}, {"x": "q"}, "'q' x,y"),
+        ({}, {"join": "time", "time_step": 1, "dims": "time x y"}, "4 'timexy'"),
         ({"x": array(3, 16, 16), "y": array(3, 16, 16)}, {}, "d 3 10"),
         ({"x": array(0, 16, 16), "y": array(0, 16, 16)}, {}, "y d.npz float32 (0,16,16)"),
         ({"y": array(19, 16, 16)}, {}, "(19,16,16) (20,16,16) sample"),
         ({"y": array(19, 16, 16)}, {"dims": "sample x y"}, "19 20 sample"),
         ({"y": array(20, 16, 18)}, {"dims": "sample x y"}, "16 18 y"),
-        ({"x": array(20, 8, 24), "y": array(20, 8, 24)}, {}, "{'dims':'samplexy'} 'samplechannelx'}"),
         ({"x": array(20, 2), "y": array(20, 2)}, {}, "4 axes"),
-        ({"u": array(20, 16)}, {"y": "u"}, "sample time"),
-        ({"u": array(20, 6, 16)}, {"y": "u", "time_step": 6}, "d.npz 6 time_step"),
-        ({}, {"time_step": 2}, "time_step history rollout d.npz"),
+        ({"u": array(20, 16)}, {"y": "u"}, "u (timex) 20 time_step"),
+        ({"u": array(20, 6, 16)}, {"y": "u", "time_step": 6, "dims": "sample time x"}, "d.npz 6 time_step"),
+        ({}, {"time_step": 2, "dims": "sample x y"}, "time_step history rollout d.npz"),
         ({}, {"split": (0.9, 0.2, 0.1)}, "split 0.2"),
         ({}, {"shuffle": 1}, "shuffle 1"),
         ({}, {"files": "nowhere.npz"}, "nowhere.npz"),

@@ -3,7 +3,6 @@
 import builtins
 import os
 import pickle
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +12,11 @@ import pytest
 import torch
 import xarray
 
-from neuralop_mup.lab.problems import OwnData, fields
-from neuralop_mup.lab.problems.fields import Variable, named, source_of
-from neuralop_mup.lab.problems.readers import Stacked, content_of, files_of, read_file
+from neuralop_mup.lab.data import OwnData, windows
+from neuralop_mup.lab.data.axes import assemble, described, field, labels_of, with_roles
+from neuralop_mup.lab.data.files import files_of
+from neuralop_mup.lab.data.handles import read_rows
+from neuralop_mup.lab.data.readers import dataset_of, read_file
 from support.errors import refused
 from support.files import HAS_ZARR, array, assert_equal, needs_zarr, write, write_hdf5, write_matlab73
 
@@ -24,11 +25,11 @@ if HAS_ZARR:
 
 RNG = np.random.default_rng(0)
 A, U = array(12, 8, 9).astype(float), array(12, 7, 8, 9)
-AXES = {"a": ("member", "lat", "lon"), "u": ("member", "time", "lat", "lon")}
+AXES = {"a": ("member", "south", "east"), "u": ("member", "time", "south", "east")}
 
 
 def dataset(**arrays):
-    return xarray.Dataset({key: (AXES[key], arrays[key]) for key in arrays}, {"lat": np.arange(8.0), "lon": np.arange(9)})
+    return xarray.Dataset({key: (AXES[key], arrays[key]) for key in arrays}, {"south": np.arange(8.0), "east": np.arange(9)})
 
 
 def write_netcdf(path, engine="h5netcdf", **arrays):
@@ -69,8 +70,27 @@ def load(path, **read):
     return OwnData(files=path, shuffle=False, **read).load()
 
 
-def take(source, which, samples, times=None):
-    return source.take(which, np.array(samples), None if times is None else np.array(times)).numpy()
+def take(data, role, samples, times=0):
+    """Fields of these samples, each at its time, in any order."""
+    reader = windows.RowReader(data, role)
+    rows, places = np.unique(np.asarray(samples) * reader.n_times + times, return_inverse=True)
+    out = np.empty((len(rows), *reader.shape), reader.dtype)
+    reader.read(rows, out)
+    return out[places]
+
+
+def in_file(name, y="u", dims="sample time x y"):
+    (raw,) = read_file(name)
+    return with_roles(raw, {"y": y, "dims": dims})
+
+
+def roles(**variables):
+    """A Dataset of variables: name of the role and key → array and words for its axes."""
+    made = {}
+    for name, (values, words) in variables.items():
+        role, _, key = name.partition("_")
+        made |= field(role, key, values, words.split())
+    return assemble("d", made)
 
 
 # What is read
@@ -80,11 +100,11 @@ def take(source, which, samples, times=None):
 def test_file_of_each_kind(name):
     """NetCDF and Zarr of xarray name their axes, also under a name of HDF5."""
     WRITE[name](name, a=A, u=U)
-    dims = {} if name in WITH_NAMES else {"dims": "sample time lat lon"}
+    dims = {} if name in WITH_NAMES else {"dims": "sample time south east"}
     samples, times = np.array([9, 0, 1]), np.array([5, 0, 2])
     for in_memory in (2.0, 0.0):
         own = OwnData(files=name, x="a", y="u", time_step=1, shuffle=False, in_memory=in_memory, **dims)
-        assert own.readings["output"] == "u (sample time x y)"
+        assert own.readings["output"] in ("u (sample time south east)", "u (sample time deep/south deep/east)")
         pairs = [values[(6 * samples + times).tolist()] for values in pickle.loads(pickle.dumps(own)).load().train]
         frames = U[samples, times], A[samples], U[samples, times + 1]
         assert_equal(pairs, (np.stack(frames[:2], axis=1), frames[2][:, None]))
@@ -99,7 +119,7 @@ def test_array_without_a_name():
     torch.save((torch.from_numpy(A), torch.from_numpy(2 * A)), "pair.pt")
     assert_equal(load("pair.pt", dims="sample x y").test, (A[11:, None], 2 * A[11:, None]))
     torch.save({"train": {"x": torch.from_numpy(A)}, "n": 3}, "nested.pt")
-    assert list(read_file("nested.pt").arrays) == ["train/x"]
+    assert list(read_file("nested.pt")[0].variables) == ["train/x"]
 
 
 @pytest.mark.parametrize(
@@ -111,40 +131,29 @@ def test_groups_of_netcdf_and_zarr(name, write_group):
     how = {"engine": "h5netcdf"} if name == "g.nc" else {"zarr_format": 2, "consolidated": False}
     write_group(dataset(a=A, u=U), name, **how)
     write_group(dataset(a=A, u=U + 1), name, group="deep", mode="a", **how)
-    content = read_file(name)
-    keys = ["a", "deep/a", "deep/lat", "deep/lon", "deep/u", "lat", "lon", "u"]
-    assert (list(content.arrays), content.is_axis("deep/lat")) == (keys, True)
+    (raw,) = read_file(name)
+    assert {"a", "deep/a", "deep/south", "deep/east", "deep/u", "south", "east", "u"} <= set(raw.variables)
     _, y = load(name, x="deep/a", y="deep/u", time_step=1).train
     assert np.array_equal(y[2, 0], U[0, 3] + 1)
 
 
 def test_objects_in_memory():
-    source = named(
-        content_of({"a": torch.from_numpy(A), "u": dataset(u=U)["u"]}), {"x": "a", "y": "u", "dims": {"a": "n lat lon"}}
-    )
-    assert np.array_equal(take(source, 0, [2], [0])[0, 0], A[2])
+    raw = dataset_of({"a": torch.from_numpy(A), "u": dataset(u=U)["u"]})
+    data = with_roles(raw, {"x": "a", "y": "u", "dims": {"a": "n south east"}})
+    assert np.array_equal(take(data, "input", [2])[0, 0], A[2])
     half = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
-    assert content_of({"u": half}).arrays["u"].dtype == np.float32
+    assert dataset_of({"u": half})["u"].dtype == np.float32
 
 
 def test_group_for_each_sample():
     write_hdf5("d.h5", {f"{i:04d}/data": values for i, values in enumerate(U)})
-    x, y = load("d.h5", y="*/data", dims="sample time x y", time_step=1).train
+    x, y = load("d.h5", y="*/data", dims="time x y", time_step=1).train
     assert np.array_equal(x[[25, 13], 0], U[[4, 2], [1, 1]])
-    source = source_of("d.h5", [], [Variable("u", read_file("d.h5").arrays["0002/data"], ("sample", "space0", "space1"))])
-    assert np.array_equal(take(replace(source, start=2, n=4), 1, [3, 0, 1])[:, 0], U[2, [5, 2, 3]])
-    assert np.array_equal(Stacked(U)[slice(3, 4), slice(2)], U[3:4, :2])
+    part = in_file("d.h5", "*/data").isel(sample=slice(2, 6))
+    assert np.array_equal(take(part, "output", [3, 0, 1], [5, 2, 3])[:, 0], U[[5, 2, 3], [5, 2, 3]])
     write("odd.h5", a=U[0], b=U[0, :3])
     with refused("odd.h5 '*'"):
         load("odd.h5", y="*")
-
-
-def test_only_the_first_of_many_groups_is_opened(monkeypatch):
-    write_hdf5("d.h5", {f"{i:04d}/{key}": U[i] for i in range(5) for key in ("data", "grid/x")})
-    opened, getitem = [], h5py.Group.__getitem__
-    monkeypatch.setattr(h5py.Group, "__getitem__", lambda *a: opened.append(a[1]) or getitem(*a))
-    assert len(read_file("d.h5").arrays) == 10
-    assert set(opened) == {"/", "0000", "0000/data", "0000/grid", "0000/grid/x"}
 
 
 # How it is read
@@ -157,12 +166,12 @@ def test_only_what_a_batch_needs_is_read(monkeypatch):
     write("small.h5", chunks=(1, 1, 8, 9), u=U)
     sizes, getitem = [], h5py.Dataset.__getitem__
     monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *a: sizes.append(np.asarray(getitem(*a)).nbytes) or getitem(*a))
-    large, small = (named(read_file(name), {"y": "u", "dims": "sample time x y"}) for name in ("d.h5", "small.h5"))
-    take(large, 1, [3, 3, 3, 0], [2, 3, 2, 6])
+    large, small = map(in_file, ("d.h5", "small.h5"))
+    take(large, "output", [3, 3, 3, 0], [2, 3, 2, 6])
     assert (len(sizes), sum(sizes)) == (2, 3 * u[0, 0].nbytes)
-    take(large, 1, [3, 3], [2, 4])
+    take(large, "output", [3, 3], [2, 4])
     assert len(sizes) == 4
-    take(small, 1, [3, 3], [2, 4])
+    take(small, "output", [3, 3], [2, 4])
     assert len(sizes) == 5
 
 
@@ -177,74 +186,76 @@ def test_only_what_a_batch_needs_is_read(monkeypatch):
         ("f4", {"external": "raw.bin"}, False),
         ("f4", {"order": "C"}, True),
         ("f4", {"order": "F"}, False),
+        ("f4", {"zip": np.savez}, True),
+        ("f4", {"zip": np.savez_compressed}, True),
     ],
 )
 def test_plain_arrays_are_read_directly(monkeypatch, kind, storage, is_direct):
     """Bytes that lie in the file as in memory are read without the library, and only those of the frames."""
     u = (10 * U).astype(np.dtype(kind).newbyteorder("="))
-    file = "d.npy" if "order" in storage else "d.h5"
+    file = "d.npy" if "order" in storage else "d.npz" if "zip" in storage else "d.h5"
     if "order" in storage:
         np.save(file, np.asarray(u, **storage))
+    elif "zip" in storage:
+        storage["zip"](file, data=u)
     else:
         with h5py.File(file, "w", userblock_size=512) as content:
             content["before"] = np.arange(5)
             content.create_dataset("data", data=u, dtype=kind, **storage)
-    source = named(read_file(file), {"y": "data", "dims": "sample time x y"})
-    rows, read_rows = [], fields.read_rows
-    monkeypatch.setattr(fields, "read_rows", lambda *a: rows.extend(a[2]) or read_rows(*a))
+    data = in_file(file, "data")
+    rows = []
+    monkeypatch.setattr(windows, "read_rows", lambda *a: rows.extend(a[2]) or read_rows(*a))
     samples, times = [0, 0, 1, 3, 3, 4], [5, 6, 0, 2, 3, 6]
-    frames = take(source, 1, samples, times)
+    frames = take(data, "output", samples, times)
     assert frames.dtype == (np.float64 if kind == "f8" else np.float32)
     assert np.array_equal(frames[:, 0], u[samples, times].astype(frames.dtype))
     assert rows == [5, 6, 7, 23, 24, 34] * is_direct
-    assert np.array_equal(take(source, 1, [3, 0, 3], [2, 5, 2]), frames[[3, 0, 3]])  # in another order, one twice
+    assert np.array_equal(take(data.isel(sample=slice(3, 5)), "output", [1, 0], [6, 2]), frames[[5, 3]])
+    assert np.array_equal(take(data.isel(x=slice(2, 6)), "output", [3], [2]), frames[[3], :, 2:6])
+    assert np.array_equal(take(data.isel(time=slice(0, None, 2)), "output", [3], [1]), frames[[3]])
 
 
 def test_file_that_ends_too_soon():
     np.zeros(40).tofile("short.bin")
-    with pytest.raises(ValueError):
-        fields.read_rows("short.bin", 0, np.array([0, 2]), np.empty((2, 1, 16)))
+    with refused("short.bin"):
+        read_rows("short.bin", 0, np.array([0, 2]), np.empty((2, 1, 16)))
 
 
 def test_axes_in_any_order():
     """Numbers become constant channels, several channel axes are flattened, and arrays repeat along absent axes."""
     tensor = RNG.standard_normal((2, 9, 12, 8, 3))
     strip, numbers, everywhere, forcing = (RNG.standard_normal(shape) for shape in ((12, 9), (12, 2), (8, 9), (1, 7, 8, 9)))
-    inputs = [
-        Variable("strip", strip, ("sample", "space1")),
-        Variable("numbers", numbers, ("sample", "channel")),
-        Variable("everywhere", everywhere, ("space0", "space1")),
-        Variable("one", np.array([[3.0]]), ("sample", "time")),
-        Variable("forcing", forcing, ("sample", "time", "space0", "space1")),
-    ]
-    u = Variable("u", U, ("sample", "time", "space0", "space1"))
-    source = source_of("d", inputs, [Variable("tensor", tensor, ("channel", "space1", "sample", "space0", "channel")), u])
-    assert source.labels(0) == ("strip", "numbers 0", "numbers 1", "everywhere", "one", "forcing")
+    inputs = {
+        "input_strip": (strip, "sample y"),
+        "input_numbers": (numbers, "sample channel"),
+        "input_everywhere": (everywhere, "x y"),
+        "input_one": (np.array([[3.0]]), "sample time"),
+        "input_forcing": (forcing, "sample time x y"),
+    }
+    data = roles(**inputs, output_u=(U, "sample time x y"), output_tensor=(tensor, "channel y sample x channel"))
+    assert labels_of(data, "input") == ("strip", "numbers 0", "numbers 1", "everywhere", "one", "forcing")
     samples, times = np.array([3, 0, 3, *RNG.permutation(12)]), RNG.integers(0, 7, 15)
-    x, y = take(source, 0, samples, times), take(source, 1, samples, times)
+    x, y = take(data, "input", samples, times), take(data, "output", samples, times)
     strips = np.broadcast_to(strip[samples][:, None], (15, 8, 9))
     assert_equal((x[:, 0], x[:, 1:3, 4, 4], x[1, 3], x[:, 5]), (strips, numbers[samples], everywhere, forcing[0, times]))
     assert (x[:, 4] == 3.0).all()
     expected = tensor.transpose(2, 0, 4, 3, 1)[samples].reshape(15, 6, 8, 9)
-    assert_equal((y[:, :6], y[:, 6]), (expected, U[samples, times]))
-    part = replace(source, start=2, n=2)
-    assert_equal((take(part, 0, [1], times[:1]), take(part, 1, [1], times[:1])), (x[:1], y[:1]))
-    cropped = source_of("d", [], [u], crop=True)
-    assert take(cropped, 0, samples, times).shape == (15, 0, 8, 8)
-    assert np.array_equal(take(cropped, 1, samples, times)[:, 0], U[samples, times, :, :8])
+    assert_equal((y[:, 1:], y[:, 0]), (expected, U[samples, times]))
+    part = data.isel(sample=slice(2, 4))
+    assert_equal((take(part, "input", [1], times[:1]), take(part, "output", [1], times[:1])), (x[:1], y[:1]))
 
 
 def test_many_trajectories_at_few_times():
-    source = source_of("d", [], [Variable("u", U, ("time", "sample", "space0", "space1"))])
+    data = roles(output_u=(U, "time sample x y"))
     samples, times = RNG.permutation(7), RNG.integers(0, 3, 7)
-    assert np.array_equal(take(source, 1, samples, times)[:, 0], U[times, samples])
+    assert np.array_equal(take(data, "output", samples, times)[:, 0], U[times, samples])
 
 
 @pytest.mark.parametrize("kind", [">f4", ">f8", "f2", "?", "u1", "i2", "i8", ">i4"])
 def test_number_types_that_torch_lacks(kind):
-    x, axes = (RNG.random((5, 16)) * 100).astype(kind), ("sample", "space0")
-    source = source_of("d", [Variable("x", x, axes)], [Variable("y", RNG.random((5, 16)), axes)])
-    assert np.array_equal(take(source, 0, range(5))[:, 0], x.astype(float))
+    x = (RNG.random((5, 16)) * 100).astype(kind)
+    data = roles(input_x=(x, "sample x"), output_y=(RNG.random((5, 16)), "sample x"))
+    assert np.array_equal(take(data, "input", range(5))[:, 0], x.astype(float))
 
 
 # Names of axes
@@ -252,46 +263,45 @@ def test_number_types_that_torch_lacks(kind):
 
 def test_names_of_axes():
     """Usual names in any order. An array with fewer axes than names is constant in time or holds numbers."""
-    content = content_of({"a": A, "u": U, "viscosity": RNG.random(12), "four": RNG.random((12, 4))})
-    source = named(content, {"x": "a+viscosity", "y": "u", "dims": "n t lat lon"})
-    assert [variable.told for variable in source.inputs] == ["a (sample x y)", "viscosity (sample)"]
-    source = named(content, {"x": "four", "y": "u", "dims": {"u": "batch, step, q, p", "four": "sample channel"}})
-    assert (source.channels[0], source.outputs[0].told) == (4, "u (sample time x y)")
-    assert named(content, {"x": "u", "y": "u", "dims": "sample time x y"}).inputs == ()  # its earlier frames are the input
-    turned = content_of({"a": A, "v": A.transpose(2, 0, 1)})
-    source = named(turned, {"x": "a", "y": "v", "dims": {"a": "n p q", "v": "q n p"}})
-    assert np.array_equal(take(source, 0, range(12)), take(source, 1, range(12)))
+    raw = dataset_of({"a": A, "u": U, "viscosity": RNG.random(12), "four": RNG.random((12, 4))})
+    data = with_roles(raw, {"x": "a+viscosity", "y": "u", "dims": "n t south east"})
+    assert described(data, "input") == "a (sample south east) + viscosity (sample)"
+    data = with_roles(raw, {"x": "four", "y": "u", "dims": {"u": "batch, step, q, p", "four": "sample channel"}})
+    assert (len(labels_of(data, "input")), described(data, "output")) == (4, "u (sample time q p)")
+    data = with_roles(raw, {"x": "u", "y": "u", "dims": "sample time x y"})
+    assert labels_of(data, "input") == ()  # its earlier frames are the input
+    turned = dataset_of({"a": A, "v": A.transpose(2, 0, 1)})
+    data = with_roles(turned, {"x": "a", "y": "v", "dims": {"a": "n p q", "v": "q n p"}})
+    assert np.array_equal(take(data, "input", range(12)), take(data, "output", range(12)))
 
 
 def test_coordinates_name_channels():
-    data = xarray.Dataset({"u": (("time", "variable", "lat", "lon"), U)}, {"variable": list("abcdefg")})
-    source = named(content_of(data), {"y": "u"})
-    assert source.labels(1) == tuple(f"u {letter}" for letter in "abcdefg")
-    assert (source.n, source.times) == (1, 12)
-    other = named(content_of(data), {"x": "u", "y": "u", "dims": "sample channel lat lon"})
-    assert (other.n, other.times) == (12, 0)
+    data = xarray.Dataset({"u": (("time", "variable", "south", "east"), U)}, {"variable": list("abcdefg")})
+    found = with_roles(dataset_of(data.variables), {"y": "u"})
+    assert labels_of(found, "output") == tuple(f"u {letter}" for letter in "abcdefg")
+    assert dict(found.sizes) == {"time": 12, "channel:u:1": 7, "south": 8, "east": 9}
 
 
 def test_numbers_beside_fields_need_no_names():
     y, numbers = RNG.random((20, 16, 16)), RNG.random((20, 3))
     for extra in (numbers, numbers[:, 0]):
-        source = named(content_of({"a": y, "p": extra, "y": y}), {"x": "a+p", "y": "y"})
-        assert source.channels == (1 + extra[0].size, 1)
-        last = take(source, 0, range(20))[:, -1]
+        data = with_roles(dataset_of({"a": y, "p": extra, "y": y}), {"x": "a+p", "y": "y"})
+        assert len(labels_of(data, "input")) == 1 + extra[0].size
+        last = take(data, "input", range(20))[:, -1]
         assert (last == extra.reshape(20, -1)[:, -1, None, None]).all()
-    only = named(content_of({"x": numbers, "y": y}), {})
-    assert (only.channels, only.grid) == ((3, 1), (16, 16))
+    only = with_roles(dataset_of({"x": numbers, "y": y}), {})
+    assert (len(labels_of(only, "input")), only.sizes["x"]) == (3, 16)
 
 
 @pytest.mark.parametrize(
     ("read", "names"),
     [
         ({}, "(12,8,9) float64 'a' 'u' --read.x --read.y"),
-        ({"y": "n"}, "sample time {'x':'a','y':'u','dims':'samplechannelxy'}"),
+        ({"y": "n"}, "sample time"),
         ({"y": "v"}, "'v' a,n,u"),
         ({"x": "a", "y": "u", "dims": "sample x"}, "u 4 'samplex'"),
         ({"x": "a", "y": "u", "dims": "sample p q r s"}, "u 4 'samplepqrs'"),
-        ({"x": "a", "y": "u", "dims": {"u": "p q r s", "a": "p q r"}}, "three"),
+        ({"x": "a", "y": "u", "dims": {"u": "p q r s", "a": "p q r"}}, "8 7 q"),
         ({"x": "a", "y": "u", "dims": "time step x y"}, "u 'timestepxy'"),
         ({"x": "a", "y": "u", "dims": {"v": "n t x y"}}, "dims 'v'"),
         ({"x": "two", "y": "u"}, "'two'"),
@@ -301,7 +311,7 @@ def test_numbers_beside_fields_need_no_names():
 )
 def test_unclear_arrays_are_refused(read, names):
     with refused(names):
-        named(content_of({"a": A, "u": U, "n": np.arange(12.0)}), read)
+        with_roles(dataset_of({"a": A, "u": U, "n": np.arange(12.0)}), read)
 
 
 # Files that cannot be read
@@ -366,8 +376,9 @@ def test_folder_and_pattern_stand_for_their_files():
         load("d.zarr")
 
 
-@pytest.mark.parametrize(("name", "library"), [("d.nc", "xarray"), pytest.param("d.zarr", "zarr", marks=needs_zarr)])
-def test_missing_library(name, library, monkeypatch):
+@needs_zarr
+def test_missing_library(monkeypatch):
+    name, library = "d.zarr", "zarr"
     WRITE[name](name, a=A, u=U)
     import_ = builtins.__import__
 

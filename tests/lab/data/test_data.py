@@ -15,11 +15,11 @@ from neuralop.models import FNO
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, SubsetRandomSampler, TensorDataset, random_split
 
 import neuralop_mup as nm
+from neuralop_mup.lab.data import ProblemData
+from neuralop_mup.lab.data.batches import chunks_of, spread
+from neuralop_mup.lab.data.given import as_source
+from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.fingerprint import fingerprint
-from neuralop_mup.lab.problems import ProblemData
-from neuralop_mup.lab.problems.batches import chunks_of, spread
-from neuralop_mup.lab.problems.given import as_source
-from neuralop_mup.lab.problems.loaders import Loaders
 from support.errors import refused
 from support.files import array, assert_equal, write
 
@@ -115,25 +115,6 @@ def test_data_that_differs_each_time_causes_a_warning(train):
 # Forms
 
 
-def batch_of_the_well():
-    """A batch of the_well's data sets: (batch, times, x, y, fields), and what is constant in time."""
-    shapes = {"input_fields": (4, 2, 8, 6, 3), "output_fields": (4, 1, 8, 6, 3), "constant_fields": (4, 8, 6, 1)}
-    found = {name: torch.from_numpy(array(*shape)) for name, shape in shapes.items()}
-    return {**found, "constant_scalars": torch.arange(8.0).view(4, 2), "space_grid": torch.zeros(4, 8, 6, 2)}
-
-
-def test_data_sets_of_the_well():
-    """Frames, the oldest first, then what is constant become channels; other entries are left out."""
-    batch = batch_of_the_well()
-    data = as_source((Dicts(**batch), [batch])).load()
-    (got,) = data.loaders(4, 0)[1]["val"]
-    frames = [batch["input_fields"][:, t].movedim(-1, 1) for t in range(2)]
-    numbers = batch["constant_scalars"][:, :, None, None].expand(4, 2, 8, 6)
-    x = torch.cat([*frames, batch["constant_fields"].movedim(-1, 1), numbers], 1)
-    assert_equal(got.values(), (x, batch["output_fields"][:, 0].movedim(-1, 1)))
-    assert data.sample()["x"].shape == (4, 9, 8, 6)
-
-
 @pytest.mark.parametrize("form", ["loaders", "data set"])
 def test_data_sets_of_neuralop(form):
     """Their processor is used, the first test set, and a part of the training data for validation."""
@@ -154,14 +135,14 @@ def test_data_sets_of_neuralop(form):
 
 def test_xarray_keeps_the_names_of_axes():
     u = array(12, 2, 16, 20)
-    turned = xarray.DataArray(u.transpose(2, 0, 3, 1), dims=("lat", "member", "lon", "channel"), name="u")
+    turned = xarray.DataArray(u.transpose(2, 0, 3, 1), dims=("south", "member", "east", "channel"), name="u")
     whole = xarray.Dataset({"a": turned, "b": turned.isel(channel=0) * 2})
     read = {"x": "a", "y": "b", "shuffle": False}
     for data, how in (((whole["a"], whole["b"]), {"shuffle": False}), (whole, read)):
         assert_equal(as_source(data, how).load().test, (u[11:], 2 * u[11:, :1]))
     split = as_source((whole.isel(member=slice(8)), whole.isel(member=slice(8, 12))), {"x": "a", "y": "b"}).load()
     assert np.array_equal(split.val[0], u[8:])
-    moving = xarray.DataArray(u[:, 0], dims=("time", "lat", "lon"))
+    moving = xarray.DataArray(u[:, 0], dims=("time", "south", "east"))
     with refused("12 time_step"):
         as_source(moving).load()
 

@@ -1,0 +1,189 @@
+"""Arrays in files as lazy xarray variables: a slice is read from the file when somebody indexes it."""
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from xarray import Variable
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
+
+_FEW = 256  # numbers: with fewer than these between two steps, reading everything is faster than reading in steps
+
+#: Axes with a meaning; every other axis belongs to the grid or, with this prefix, to the channels of one array.
+SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
+
+_USUAL = {
+    **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
+    **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
+    **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
+    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # of the atmosphere
+}
+_COORDINATE = re.compile(
+    r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I
+)
+
+
+def usual_word(name: str) -> str:
+    """Return the word for an axis: "sample", "time" or "channel" where its name has that meaning, else its own name."""
+    last = name.rpartition("/")[2]
+    return _USUAL.get(last.lower(), last)
+
+
+def coordinate_word(key: str) -> str | None:
+    """Return the axis of which an array is the coordinate by its name, such as "x" for "x-coordinate"."""
+    found = _COORDINATE.fullmatch(str(key))
+    return usual_word(found[1].lower()) if found else None
+
+
+def is_coordinate(key: str, values: Any) -> bool:
+    """Return whether an array is a coordinate by its name; arrays x, y and z of several axes may be fields."""
+    word = coordinate_word(key)
+    return word is not None and (word not in ("x", "y", "z") or values.squeeze().ndim < 2)
+
+
+def is_channel(dim: str) -> bool:
+    """Return whether an axis holds channels."""
+    return dim.partition(":")[0] == CHANNEL
+
+
+def is_space(dim: str) -> bool:
+    """Return whether an axis belongs to the grid."""
+    return dim not in (SAMPLE, TIME) and not is_channel(dim)
+
+
+class Stored(BackendArray):
+    """An array in a file, which pickles as a path and a key.
+
+    Parameters
+    ----------
+    opener : callable
+        Opens the file and returns its arrays by their keys.
+    path : path
+    key : str
+    shape : sequence of int
+    dtype : dtype
+    reversed : bool, default False
+        Whether the file has the axes in reverse order, as MATLAB stores them.
+    chunks : sequence of int, optional
+        Shape of the pieces that the file stores together.
+    """
+
+    def __init__(
+        self,
+        opener: Callable[[str], Mapping[str, Any]],
+        path: str | Path,
+        key: str,
+        shape: Sequence[int],
+        dtype: Any,
+        reversed: bool = False,
+        chunks: Sequence[int] | None = None,
+    ) -> None:
+        self.opener, self.path, self.key = opener, str(path), key
+        self.shape, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
+        self.chunks = tuple(chunks or ())
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
+
+    def read(self, key: tuple) -> np.ndarray:
+        """Read the part that a tuple of integers and slices selects; raise MupError where the file is damaged."""
+        try:
+            with reading():
+                values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
+        except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
+            reason = f"{type(error).__name__}: {error}"
+            raise MupError(f"{self.key} in {self.path} cannot be read: {reason}; write or copy the file again.") from error
+        return values.T if self.reversed else values
+
+    def opened(self) -> Any:
+        """Return the array as the library that reads the file gives it."""
+        place = self.opener, self.path, os.getpid()
+        if place not in OPEN.files:
+            OPEN.files[place] = self.opener(self.path)
+        array = OPEN.files[place][self.key]
+        shape = tuple(array.shape)[::-1] if self.reversed else tuple(array.shape)
+        # xarray would cast another type without a message, and complex numbers to their real parts.
+        if (shape, np.dtype(array.dtype)) != (self.shape, self.dtype):
+            raise ValueError(f"it is {array.dtype} {shape} where {self.dtype} {self.shape} was found before")
+        return array
+
+    def place(self) -> tuple[str, int] | None:
+        """Return the file and its first byte where the array lies there as it would in memory, and None elsewhere."""
+        with reading():
+            array = self.opened()
+            if isinstance(array, np.memmap):
+                return (str(array.filename), array.offset) if array.flags.c_contiguous else None
+            if not isinstance(array, h5py.Dataset) or self.reversed:
+                return None
+            # Arrays that are chunked, or that nobody has written yet, have no first byte.
+            same_type = array.id.get_type() == h5py.h5t.py_create(self.dtype)
+            offset = array.id.get_offset() if same_type else None
+            return None if offset is None else (array.file.filename, offset)
+
+
+def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:
+    """Read slices, those with small steps as a whole: HDF5 reads every step by itself."""
+    wanted, thinned = [], []
+    for axis, part in enumerate(key):
+        step = part.step if isinstance(part, slice) else None
+        is_small = step not in (None, 1) and math.prod(array.shape[axis + 1 :]) < _FEW
+        wanted.append(slice(part.start, part.stop) if is_small else part)
+        if isinstance(part, slice):
+            thinned.append(slice(None, None, step if is_small else None))
+    return np.asarray(array[tuple(wanted)])[tuple(thinned)]
+
+
+class Joined(BackendArray):
+    """Variables of one shape with a new first axis. ``xarray.concat`` would read all of them."""
+
+    def __init__(self, parts: Sequence[Variable]) -> None:
+        self.parts, self.dtype, self.shape = parts, parts[0].dtype, (len(parts), *parts[0].shape)
+        self.chunks = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
+
+    def read(self, key: tuple) -> np.ndarray:
+        """Read the part that a tuple of integers and slices selects."""
+        if not isinstance(key[0], slice):
+            return self.parts[key[0]][key[1:]].values
+        return np.stack([part[key[1:]].values for part in self.parts[key[0]]])
+
+
+def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> Variable:
+    """Return a variable of an array or of another variable, without reading it."""
+    if isinstance(array, Variable):
+        made = array.to_base_variable().copy(deep=False)
+        made.dims = tuple(dims)
+        made.attrs = {**array.attrs, **(attrs or {})}
+        return made
+    data = indexing.LazilyIndexedArray(array) if isinstance(array, BackendArray) else numpy_of(array)
+    return Variable(tuple(dims), data, dict(attrs or {}))
+
+
+def stored_of(variable: Variable) -> tuple[Any, tuple] | None:
+    """Return the array in a file behind a lazy variable, and the part of it that the variable shows."""
+    held = variable._data  # xarray has no public way to it
+    if isinstance(held, indexing.LazilyIndexedArray) and isinstance(held.array, (Stored, Joined)):
+        return held.array, held.key.tuple
+    return None
+
+
+def unnamed_dims(key: str, n_axes: int) -> list[str]:
+    """Return a name for each axis that no other array has, since xarray takes axes of equal names for the same."""
+    return [f"{key}#{axis}" for axis in range(n_axes)]
+
+
+def is_unnamed(dim: str) -> bool:
+    """Return whether a name of an axis was made up, here or by NetCDF."""
+    return "#" in dim or dim.removeprefix("phony_").removeprefix("dim_").isdigit()

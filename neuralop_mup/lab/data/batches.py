@@ -1,0 +1,150 @@
+"""Batches of pairs of fields, in memory or in files. Many pairs in files are read in one go."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+SOME = 256  # samples that stand for all, for example in a spectrum,
+_MANY = 2**24  # or fewer, so that they are no more numbers than this
+_CHUNK = 64  # samples that are read at once in a pass over all,
+_MUCH = 2**23  # or fewer, likewise
+BLOCK = 2**20  # numbers of a block of pairs that follow each other in a file: 4 MB
+WINDOW = 2**25  # numbers of a window of blocks, which is read in one go: 128 MB
+
+
+def chunks_of(*fields: Any) -> Iterator[range]:
+    """Give the numbers of all samples, some dozen MB at a time."""
+    every, size = range(len(fields[0])), max(1, min(_CHUNK, _MUCH // _numbers(*fields)))
+    return (every[start : start + size] for start in every[::size])
+
+
+def spread(values: Any) -> range:
+    """Return the numbers of some hundred samples with equal distances; fewer where one is large, but two."""
+    some = max(2, min(SOME, _MANY // _numbers(values)))
+    return range(0, len(values), -(-len(values) // some))
+
+
+def _numbers(*fields: Any) -> int:
+    """Return how many numbers a sample has."""
+    return sum(math.prod(values.shape[1:]) for values in fields)
+
+
+class PairBatches(Dataset):
+    """Pairs of fields, indexed by the numbers of a batch.
+
+    Parameters
+    ----------
+    x, y : tensor or LazyField
+    steps : int, default 1
+        Over several steps, only pairs with as many after them in their trajectory count.
+    lengths : sequence of int
+        Pairs of each trajectory.
+    """
+
+    def __init__(self, x: Any, y: Any, steps: int = 1, lengths: Sequence[int] = ()) -> None:
+        self.x, self.y, self.steps = x, y, steps
+        self.numbers = np.arange(len(x))
+        if steps > 1:
+            ends = np.repeat(np.cumsum(lengths), lengths)
+            self.numbers = self.numbers[ends - self.numbers >= steps]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: Sequence[int]) -> dict[str, torch.Tensor]:
+        return batch_of(self.x, self.y, self.numbers[list(index)].tolist(), self.steps)
+
+
+class BlockLoader:
+    """Batches of pairs in files: each pair once an epoch, nearly in the order of the files.
+
+    The blocks come in a random order if a generator is given. A window of blocks is read in one go, and batches are drawn at
+    random from it. A window has 128 MB, and a block has 4 MB or two chunks of the file. Only the state of the generator
+    before an epoch decides the order.
+
+    Parameters
+    ----------
+    pairs : PairBatches
+    batch_size : int
+    generator : torch.Generator, optional
+        None for the stored order.
+    """
+
+    def __init__(self, pairs: PairBatches, batch_size: int, generator: torch.Generator | None = None) -> None:
+        self.pairs, self.batch_size, self.generator = pairs, batch_size, generator
+        size = _numbers(pairs.x, pairs.y)
+        self.window = max(1, WINDOW // size // batch_size) * batch_size
+        self.block = max(1, min(self.window, max(BLOCK // size, 2 * pairs.x.pairs.chunk)))
+
+    def __len__(self) -> int:
+        return -(-len(self.pairs) // self.batch_size)
+
+    def order(self) -> torch.Tensor:
+        """Return the numbers of all pairs in the order of the next epoch."""
+        order = torch.arange(len(self.pairs))
+        if self.generator is None:
+            return order
+        starts = self.block * torch.randperm(-(-len(order) // self.block), generator=self.generator)
+        order = (starts[:, None] + torch.arange(self.block)).flatten()
+        windows = order[order < len(self.pairs)].split(self.window)
+        return torch.cat([window[torch.randperm(len(window), generator=self.generator)] for window in windows])
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        rooms: dict[str, np.ndarray] = {}
+        for window in self.order().split(self.window):
+            take = self.pairs.x.pairs.hold(self.pairs.numbers[window.numpy()], (0, 1), self.pairs.steps, rooms)
+            for places in torch.arange(len(window)).split(self.batch_size):
+                yield _batch(*take(places), self.pairs.steps)
+
+
+def _batch(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, torch.Tensor]:
+    """Return a batch. The channels of ``y`` are those of all steps; the fields of the first step come first."""
+    return {"x": x.float(), "y": y.unflatten(1, (steps, -1)).transpose(0, 1).flatten(0, 1).float()}
+
+
+def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
+    """Return pairs of these numbers; over several steps, the ``y`` of the first step come first."""
+    if hasattr(x, "pairs"):  # they are in files, where one reading serves both
+        return _batch(*x.pairs.read(numbers, (0, 1), steps), steps)
+    ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
+    return {"x": x[numbers], "y": y[ahead]}
+
+
+class MappedLoader:
+    """A loader that applies a function to each batch.
+
+    Parameters
+    ----------
+    loader : iterable of batches
+    function : callable
+    """
+
+    def __init__(self, loader: Iterable, function: Callable[[Any], Mapping[str, Any]]) -> None:
+        self.loader, self.function = loader, function
+        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return map(self.function, self.loader)
+
+
+def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Fill NaN in x and y. Add a channel to x and a "mask" to the batch that are 1 where values are known, else 0."""
+    x, y = batch["x"], batch["y"]
+    known, mask = torch.isfinite(x), torch.isfinite(y)
+    channel = known.all(1, keepdim=True).to(x.dtype)
+    filled = torch.cat([torch.where(known, x, fill[0]), channel], dim=1)
+    return {"x": filled, "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}
+
+
+def advanced(x: torch.Tensor, prediction: torch.Tensor, history: int, beside: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the input a step later: the prediction replaces the oldest frame. Other channels are those of ``beside``."""
+    frames, channels = x[:, : history * prediction.shape[1]], prediction.shape[1]
+    rest = (x if beside is None else beside)[:, frames.shape[1] :]
+    return torch.cat([frames[:, channels:], prediction, rest], dim=1)

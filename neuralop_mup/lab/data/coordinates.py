@@ -1,0 +1,90 @@
+"""Checks of coordinates: an FNO takes grids and times as evenly spaced."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME
+from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
+
+STEP = "input:time step"
+
+
+def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | None = 1) -> list[Dataset]:
+    """Raise MupError for uneven grids and times, warn about others, and add time steps that differ as an input.
+
+    Parameters
+    ----------
+    parts : sequence of Dataset
+    uneven : {"error", "ignore", "channel"}
+        "channel": the time to the output is an input.
+    step : int or "last", default 1
+        Frames from input to output. The last frame of a trajectory needs no even times.
+    """
+    stride = 0 if step == "last" else int(step or 1)
+    steps = [_spacing(data, TIME, uneven) for data in parts] if stride else []
+    for dim in spaces_of(parts[0]):
+        for data in parts:
+            _spacing(data, dim, uneven)
+        _warn_of_ends(parts[0], dim)
+        if dim.lower() in ("lat", "latitude"):
+            warnings.warn(
+                f"{parts[0].file} has the axis {dim}: points of a latitude–longitude grid are closer near the poles, and an "
+                "FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
+                stacklevel=2,
+            )
+    if uneven == "channel" and stride:
+        return [_with_steps(data, stride) for data in parts]
+    known = [stride * each for each in steps if each is not None]
+    if len(known) < len(parts) or max(known) - min(known) <= 1e-3 * max(map(abs, known)):
+        return list(parts)
+    made = [data.assign({STEP: Variable((), np.float32(each))}) for data, each in zip(parts, known, strict=True)]
+    return [data.assign_attrs(steps=sorted(set(known))) for data in made]
+
+
+def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
+    """Return the distance of the points of an axis, if the file has it; raise MupError where it varies."""
+    if dim not in data.coords or data.sizes[dim] < 2 or data[dim].dtype.kind not in "biufmM":
+        return None
+    points = data[dim].values.astype(float)
+    gaps = np.diff(points)
+    rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
+    is_allowed = uneven == "ignore" or (uneven == "channel" and dim == TIME)
+    if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and not is_allowed:
+        what = "uneven steps in time" if dim == TIME else "an uneven grid"
+        channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
+        raise MupError(
+            f"{data.file} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
+            f"with distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data "
+            f"on an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
+        )
+    return float(np.float32(gaps.mean()))
+
+
+def _with_steps(data: Dataset, stride: int) -> Dataset:
+    """Add the time from each frame to its output as an input."""
+    if TIME not in data.coords:
+        raise MupError(f"{data.file} has no times, so that uneven='channel' has no step to read: leave it out.")
+    times = data[TIME].values.astype(float)
+    ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
+    return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})
+
+
+def _warn_of_ends(data: Dataset, dim: str) -> None:
+    """Warn where the last point of an axis repeats the first one. A boundary value that never varies is no repetition."""
+    (key, variable), *_ = fields_of(data, "output").items()
+    if dim not in variable.dims:
+        return
+    some: dict[Any, Any] = {axis: slice(3) for axis in (SAMPLE, TIME) if axis in variable.dims}
+    first, second, last = (variable.isel({**some, dim: place}).values.astype(float) for place in (0, 1, -1))
+    size = np.abs(first - second).max()
+    if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
+        warnings.warn(
+            f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point "
+            f"anyway: drop the last one, {option(crop={dim: [0, -1]})}.",
+            stacklevel=3,
+        )

@@ -1,0 +1,167 @@
+"""Files that a path, a folder or a pattern stands for, and the splits of files and samples."""
+
+import difflib
+import glob
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neuralop_mup.errors import MupError, nearest
+
+#: Suffixes of the files that :mod:`neuralop_mup.lab.data.readers` reads.
+SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".h5", ".hdf5", ".mat", ".nc", ".nc4", ".zarr")
+#: Words for a split, as a key or in the name of a file or folder.
+SPLIT_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+SPLITS = ("train", "val", "test")
+_SHOWN = 12  # names in a message
+
+
+def is_readable(path: Path) -> bool:
+    """Return whether a file can be read here, by its suffix. Hidden files, such as those of macOS, are no data."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def readable_in(path: Path) -> list[Path]:
+    """Return the path of a file that can be read, or those in a folder and its subfolders, in order."""
+    if is_readable(path):
+        return [path]
+    inner = sorted(path.iterdir()) if path.is_dir() and not path.name.startswith(".") else []
+    return [file for entry in inner for file in readable_in(entry)]
+
+
+def similar_names(path: str | Path) -> list[str]:
+    """Return the names of files and folders beside a missing path that are most similar to its own."""
+    names = [other.name for other in Path(path).parent.glob("[!.]*") if other.is_dir() or is_readable(other)]
+    return difflib.get_close_matches(Path(path).name, names, _SHOWN, cutoff=0)
+
+
+def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
+    """Return the files that paths, folders and patterns such as ``"runs/*.h5"`` stand for.
+
+    Raises
+    ------
+    MupError
+        If a path does not exist or cannot be read here, or if no file remains.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.data.files import files_of
+    >>> np.save("a.npy", np.zeros((4, 16)))
+    >>> files_of("*.npy")
+    ('a.npy',)
+    """
+    files: list[Path] = []
+    for entry in (given,) if isinstance(given, (str, Path)) else given:
+        path = Path(entry).expanduser()
+        matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
+        files += [file for match in matches for file in readable_in(match)] or [path]
+    for path in files:
+        _check_file(path)
+    if not files:
+        raise MupError(f"There is no data file in {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+    return tuple(map(str, files))
+
+
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        others = similar_names(path)
+        beside = nearest(path.name, others) if others else f"nor is there another in {path.absolute().parent}."
+        raise MupError(f"There is no file or folder {path}; {beside}")
+    if path.suffix.lower() not in SUFFIXES:
+        what = f"The folder {path} has no file" if path.is_dir() else f"{path} is no file"
+        raise MupError(
+            f"{what} that can be read here, with a name that ends in {', '.join(SUFFIXES)}: give other files in Python, as "
+            "arrays (x, y)."
+        )
+
+
+def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
+    """Return files by the split that their names or folders say, and under "all" where these do not differ."""
+    files = files_of(given)
+    folder = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()
+    is_folder = isinstance(given, (str, Path)) and folder.is_dir() and not is_readable(folder)
+    words = split_words([[file] for file in files], str(folder) if is_folder else None)
+    if is_folder and set(words) == {"test"}:
+        raise MupError(
+            f"{folder} has only test data, such as {files[0]}, and test data is never trained on: put training data beside "
+            f"it, in {Path(files[0]).parent.parent / 'train'}."
+        )
+    if not {"val", "test"} & set(words) or len(set(words)) == 1:
+        return {"all": files}
+    if None in words:
+        named = ", ".join(sorted(filter(None, set(words))))
+        raise MupError(
+            f"{files[words.index(None)]} is beside files that are called {named}: say which split it belongs to, "
+            "{'train': …, 'val': …, 'test': …}, or leave it out."
+        )
+    return {word: tuple(f for f, own in zip(files, words, strict=True) if own == word) for word in dict.fromkeys(words)}
+
+
+def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> list[str | None]:
+    """Return the split that the names of each group of files say: one, and None for none or several.
+
+    Only that part of their paths counts which is below a folder, or which differs between them.
+    """
+    paths = [[os.path.abspath(file) for file in group] for group in groups]
+    common = folder or os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
+    found = []
+    for group in paths:
+        names = " ".join(os.path.relpath(path, common) for path in group)
+        words = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", names.lower()) if word in SPLIT_WORDS}
+        found.append(words.pop() if len(words) == 1 else None)
+    return found
+
+
+def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts by split. Without "val", "train" is called "all" and divided further."""
+    found = {SPLIT_WORDS.get(str(name).lower(), name): part for name, part in given.items()}
+    if wrong := [name for name in found if name not in (*SPLITS, "all")]:
+        raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
+    if len(found) < len(given) or ("train" in found) == ("all" in found):
+        names = ", ".join(map(repr, given)) or "nothing"
+        raise MupError(f"The data is given for {names}: give that of 'train' once, and of 'val' or 'test' or both.")
+    return {"all" if name == "train" and "val" not in found else name: part for name, part in found.items()}
+
+
+def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool) -> dict[str, np.ndarray]:
+    """Return the numbers of the samples of each split that is not known, in ascending order.
+
+    Parameters
+    ----------
+    n : int
+    split : sequence of float
+        Shares of train, val and test, or counts: whole numbers.
+    known : mapping
+        The splits that exist.
+    shuffle : bool
+        Whether they are drawn at random, the same in every run.
+    """
+    wanted = {name: share for name, share in zip(SPLITS, split, strict=True) if name not in known}
+    if is_counts(split):
+        counts = {name: int(count) for name, count in wanted.items()}
+    else:
+        counts = {name: max(1, round(n * share / sum(wanted.values()))) for name, share in wanted.items()}
+        counts["train"] += n - sum(counts.values())
+    if counts["train"] < 1 or sum(counts.values()) > n:
+        text = ", ".join(f"{count} {name}" for name, count in counts.items() if count > 0 and name != "train")
+        train = f"{counts['train']} train, " if is_counts(split) else ""
+        raise MupError(f"The training data has {n} samples, too few to take {train}{text} from it.")
+    # RandomState's numbers are the same in every version of NumPy.
+    order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
+    ends = np.cumsum([0, *counts.values()])
+    # A file that is read batch by batch is read from its beginning to its end.
+    return {name: np.sort(order[a:b]) for name, a, b in zip(counts, ends, ends[1:], strict=False)}
+
+
+def is_counts(split: Sequence[float]) -> bool:
+    """Return whether a split is given by counts of samples."""
+    return all(isinstance(count, int) and not isinstance(count, bool) for count in split)

@@ -1,0 +1,280 @@
+"""Formats of the field. Files of these need no keys and no words for axes.
+
+A format looks at what a file holds and returns its fields, or nothing where the file is of another kind.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME
+from neuralop_mup.lab.data.axes import assemble, field, fields_of
+from neuralop_mup.lab.data.files import SPLIT_WORDS
+
+_SCALARS = "scalars"  # attribute: the names of the parameters of the equation
+_PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # of PDEBench's files
+
+#: Outputs, inputs and coordinates by their keys, with a word for each axis. A word has as many points wherever it is, "one"
+#: has one point, and channels have any number.
+Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
+
+
+def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
+    """Return the fields of a file in the first layout that has its keys and axes; None for another file."""
+    for outputs, inputs, coords in layouts:
+        words = {key: text.split() for key, text in (inputs | outputs).items()}
+        sizes = _sizes(data, words)
+        at = {axis: data[key].values.ravel() for key, axis in coords.items() if key in data.variables}
+        lengths = [len(values) - sizes.get(axis, -1) for axis, values in at.items()]
+        if (
+            not sizes
+            or len(at) < len(coords)
+            or any(n not in (0, axis == TIME) for n, axis in zip(lengths, at, strict=True))
+        ):
+            continue
+        fields: dict[str, Variable] = {}
+        for key, own in words.items():
+            dims = [CHANNEL if word == "one" else word for word in own]
+            fields |= field("output" if key in outputs else "input", key, data[key].variable, dims)
+        least = len(sizes.keys() & {SAMPLE, *"xyz"})  # axes of a field that is constant in time
+        wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
+        left = [key for key in wide if key not in (*words, *coords, *"txyz")]
+        return assemble(data.attrs["file"], fields, at, left=left)
+    return None
+
+
+def _sizes(data: Dataset, words: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return the points along each axis; nothing where a file has other keys or axes."""
+    sizes = {"one": 1}
+    for key, own in words.items():
+        shape = data[key].shape if key in data.variables else ()
+        if len(shape) != len(own):
+            return {}
+        for word, points in zip(own, shape, strict=True):
+            if word != CHANNEL and sizes.setdefault(word, points) != points:
+                return {}
+    return sizes
+
+
+def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
+    """Add numbers, one or one a sample, as inputs."""
+    made = {}
+    for name, numbers in values.items():
+        numbers = np.asarray(numbers, np.float32)
+        made |= field("input", name, numbers, (SAMPLE,) * numbers.ndim)
+    return data.assign(made).assign_attrs({_SCALARS: [*data.attrs.get(_SCALARS, ()), *made]})
+
+
+# The Well
+
+
+def _the_well(data: Dataset) -> list[Dataset]:
+    """Read as github.com/PolymathicAI/the_well specifies: groups of scalar, vector and tensor fields, with absent axes."""
+    attrs, root = data.attrs, data.attrs.get("", {})
+    if not {"dataset_name", "grid_type", "n_spatial_dims"} <= set(root) or "dimensions" not in attrs:
+        return []
+    spaces = list(map(str, attrs["dimensions"]["spatial_dims"]))
+    fields: dict[str, Variable] = {}
+    for order in range(3):
+        for name in attrs[f"t{order}_fields"]["field_names"]:
+            fields |= _well_field(data, name, order, spaces)
+    if not any(name.startswith("output:") for name in fields):
+        raise MupError(f"{attrs['file']} has no field that varies in time, so that there is nothing to predict.")
+    scalars, left = {}, []
+    for name in attrs.get("scalars", {}).get("field_names", ()):
+        own, values = data[f"scalars/{name}"].attrs, data[f"scalars/{name}"].values.ravel()
+        if own["time_varying"]:
+            left.append(name)  # it may be a result of what is to be predicted
+        else:
+            scalars[name] = values if own["sample_varying"] else values[0]
+    keys = {axis: f"dimensions/{axis}" for axis in (TIME, *spaces)}
+    coords = {axis: data[key].values.ravel() for axis, key in keys.items() if key in data.variables}
+    return [with_scalars(assemble(attrs["file"], fields, coords, left=left), scalars)]
+
+
+def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> dict[str, Variable]:
+    """Return a field with its axes.
+
+    The specification omits axes along which it does not vary, while WellDataset writes them with one point. Tensors have two
+    axes or one for both.
+    """
+    variable = data[f"t{order}_fields/{name}"].variable
+    says, shape = variable.attrs, variable.shape
+    lead = [word for word in (SAMPLE, TIME) if says[f"{word}_varying"]]
+    varying = [space for space, varies in zip(spaces, says["dim_varying"], strict=True) if varies]
+    labels = ["".join(each) for each in product(spaces, repeat=order)] if order else []
+    for own, tensor in product((spaces, varying), (order, min(order, 1))):
+        words = [*lead, *own, *[CHANNEL] * tensor]
+        sizes = dict(zip(words, shape, strict=False))
+        narrow = {space: 0 for space in own if space not in varying}
+        if len(words) == len(shape) and all(sizes[space] == 1 for space in narrow):
+            (found,) = field("output" if TIME in lead else "input", name, variable, words, labels=labels).items()
+            return {found[0]: found[1].isel(narrow)}
+    raise MupError(
+        f"t{order}_fields/{name} in {data.attrs['file']} has the shape {shape}, and its attributes say that it varies along "
+        f"{', '.join([*lead, *varying])}, as a field of order {order}: write one of the two again."
+    )
+
+
+# PDEBench, PDEArena and the first FNO paper
+
+_FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
+_AT = {"x-coordinate": "x", "y-coordinate": "y", "z-coordinate": "z", "t-coordinate": "time"}
+_PDEBENCH: tuple[Layout, ...] = (
+    ({"tensor": "sample time x"}, {}, {"x-coordinate": "x"}),
+    ({"tensor": "sample one x y"}, {"nu": "sample x y"}, {"x-coordinate": "x", "y-coordinate": "y"}),
+    (dict.fromkeys(_FLUID[:3], "sample time x"), {}, {"x-coordinate": "x"}),
+    (dict.fromkeys(_FLUID[:4], "sample time x y"), {}, {"x-coordinate": "x"}),
+    (dict.fromkeys(_FLUID, "sample time x y z"), {}, {"x-coordinate": "x"}),
+    ({"velocity": "sample time x y channel", "particles": "sample time x y one"}, {"force": "sample x y channel"}, {}),
+    ({"*/data": "sample time x channel"}, {}, {"*/grid/t": "time", "*/grid/x": "x"}),
+    ({"*/data": "sample time x y channel"}, {}, {"*/grid/t": "time", "*/grid/x": "x", "*/grid/y": "y"}),
+)
+
+
+def _pdebench(data: Dataset) -> list[Dataset]:
+    """Read pdebench/PDEBench: arrays of samples, or a group a sample; parameters of the equation are attributes."""
+    found, attrs = _first(_PDEBENCH, data), data.attrs.get("", {})
+    if found is None or set(found.left) - set(_AT):
+        return []
+    for key, axis in _AT.items():
+        n = found.sizes.get(axis, -1)
+        if key in data and data[key].size in (n, n + (axis == TIME)):
+            found = found.assign_coords({axis: data[key].values.ravel()[:n]})
+    found = found.assign_attrs(left=[])
+    return [with_scalars(found, {name: attrs[name] for name in _PARAMETERS if name in attrs})]
+
+
+_PDEARENA: tuple[Layout, ...] = (
+    (dict.fromkeys(("u", "vx", "vy"), "sample time x y"), {}, {}),
+    (dict.fromkeys(("d_field", "h_field"), "sample time x y z channel"), {}, {}),
+)
+
+
+def _pdearena(data: Dataset) -> list[Dataset]:
+    """Read pdearena/pdearena: groups train, valid and test, with parameters of the equation for each sample."""
+    found = []
+    for group in ("train", "valid", "test"):
+        keys = [key for key in data.variables if key.startswith(f"{group}/")]
+        inner = data[keys].rename({key: key.removeprefix(f"{group}/") for key in keys})
+        lines: list[Layout] = [({key: "sample time x"}, {}, {}) for key in inner.variables if key.startswith("pde_")]
+        made = _first((*_PDEARENA, *lines), inner)
+        if made is not None:
+            names = [name for name in ("buo_y", "v", "dt", "dx", "dy") if name in inner and inner[name].ndim == 1]
+            scalars = {name: inner[name].values for name in names}
+            found.append(with_scalars(made, scalars).assign_attrs(split=SPLIT_WORDS[group]))
+    return found
+
+
+_FIRST_FNO: tuple[Layout, ...] = (
+    ({"u": "sample x"}, {"a": "sample x"}, {}),
+    ({"sol": "sample x y"}, {"coeff": "sample x y"}, {}),
+    ({"u": "sample x y time"}, {"a": "sample x y"}, {"t": "time"}),
+)
+
+
+def _first_fno(data: Dataset) -> list[Dataset]:
+    """Read data of arXiv:2010.08895: Burgers, Darcy, and Navier–Stokes with time last and the initial state beside it."""
+    found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else None
+    if found is None:
+        return []
+    # The initial state is the first frame's input already.
+    return [found.drop_vars("input:a").assign_attrs(left=["a"]) if TIME in found.dims else found]
+
+
+#: Name → function from what a file holds to its fields, one Dataset for each split in the file; none for other files.
+FORMATS: dict[str, Callable[[Dataset], list[Dataset]]] = {
+    "The Well": _the_well,
+    "PDEBench": _pdebench,
+    "PDEArena": _pdearena,
+    "FNO paper": _first_fno,
+}
+
+
+def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None) -> dict[str, list[Dataset]]:
+    """Return the fields of files of a format that has a name, by split.
+
+    Parameters
+    ----------
+    files : mapping
+        "all", "train", "val" or "test" → what the files for it hold.
+
+    Returns
+    -------
+    dict
+        Split → Datasets with roles; empty where the files are of no known format.
+
+    Raises
+    ------
+    MupError
+        For files that do not agree, and for a file that is not of the first one's format.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy.io import savemat
+    >>> from neuralop_mup.lab.data.axes import labels_of
+    >>> from neuralop_mup.lab.data.formats import with_format
+    >>> from neuralop_mup.lab.data.readers import read_file
+    >>> savemat("darcy.mat", {"coeff": np.random.rand(20, 8, 8), "sol": np.random.rand(20, 8, 8)})
+    >>> data = with_format({"all": read_file("darcy.mat")})["all"][0]
+    >>> data.format, labels_of(data, "input"), labels_of(data, "output")
+    ('FNO paper', ('coeff',), ('sol',))
+    """
+    found: dict[str, list[Dataset]] = {}
+    for split, raw in [(split, raw) for split, part in files.items() for raw in part]:
+        name = name or next((each for each in FORMATS if _read_as(each, raw)), None)
+        if name is None:
+            return {}
+        parts = _read_as(name, raw)
+        if not parts:
+            raise MupError(
+                f"{raw.attrs['file']} is no file of {name}, but the first one is: take it out of the folder, or name arrays "
+                "and axes with x, y and dims."
+            )
+        for part in parts:
+            title = f"{name}, without {', '.join(part.left)}" if part.left else name
+            own = part.attrs.get("split", split) if split == "all" else split
+            found.setdefault(own, []).append(part.assign_attrs(format=title))
+    found = _varying_scalars(found)
+    return _own_test(found["all"]) if name == "PDEBench" and set(found) == {"all"} else found
+
+
+def _read_as(name: str, data: Dataset) -> list[Dataset]:
+    try:
+        return FORMATS[name](data)
+    except KeyError as error:
+        raise MupError(
+            f"{data.attrs['file']} is a file of {name}, but has no {error}, which is in the specification: write the file "
+            "again, or say with x, y and dims which array is what."
+        ) from error
+
+
+def _varying_scalars(found: Mapping[str, Sequence[Dataset]]) -> dict[str, list[Dataset]]:
+    """Leave out parameters of the equation that are equal in all samples: they tell a model nothing."""
+    values: dict[str, set[float]] = {}
+    for data in (data for group in found.values() for data in group):
+        for name in data.attrs.get(_SCALARS, ()):
+            values.setdefault(name, set()).update(data[name].values.ravel().tolist())
+    same = [name for name, numbers in values.items() if len(numbers) < 2]
+    return {split: [data.drop_vars(same, errors="ignore") for data in group] for split, group in found.items()}
+
+
+def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
+    """Return PDEBench's own test part: the first tenth of each array, the last tenth of samples that are groups."""
+    found: dict[str, list[Dataset]] = {"train": [], "test": []}
+    for data in parts:
+        n = data.sizes[SAMPLE]
+        in_groups = any(key.startswith("*/") for key in fields_of(data, "output"))
+        test, train = (
+            (slice(int(0.9 * n), n), slice(int(0.9 * n))) if in_groups else (slice(int(0.1 * n)), slice(int(0.1 * n), n))
+        )
+        title = f"{data.format}, which tests on samples {test.start or 0} to {test.stop - 1}"
+        for split, samples in (("train", train), ("test", test)):
+            part = data.isel(sample=samples).assign_attrs(format=title)
+            found[split] += [part] if part.sizes[SAMPLE] else []
+    return found if all(found.values()) and min(data.sizes[SAMPLE] for data in parts) > 9 else {"all": list(parts)}

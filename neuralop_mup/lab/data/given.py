@@ -1,0 +1,234 @@
+"""Data in the forms that people have it: files, arrays, data sets, loaders, or a function that returns one of these.
+
+A source has ``load()``, which returns :class:`ProblemData` or :class:`Loaders`. Other processes get the source.
+"""
+
+import mmap
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, default_collate
+
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab.data.batches import spread
+from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, split_words
+from neuralop_mup.lab.data.loaders import Loaders
+from neuralop_mup.lab.data.own import OwnData
+from neuralop_mup.lab.data.problem_data import ProblemData, Splits, check_single
+from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.problems.base import Problem
+
+_ARRAYS = (torch.Tensor, np.ndarray)
+_PATHS = (str, Path)
+_ONLY_KEY = "data"  # the name of an array that has none
+_FORMS = (
+    "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
+    "sets or (x, y) arrays, or a function that returns one of these"
+)
+
+
+class _Called:
+    """A function that every process calls, and that must return the same data each time.
+
+    Parameters
+    ----------
+    function : callable
+    read, dtype
+        As for :func:`as_source`.
+    """
+
+    def __init__(self, function: Callable[[], Any], read: Mapping[str, Any], dtype: torch.dtype | None) -> None:
+        self.function, self.read, self.dtype, self.digest = function, read, dtype, ""
+        self.title, self.readings = getattr(function, "__name__", "the data given"), {}
+
+    def load(self) -> ProblemData | Loaders:
+        """Return the function's data; raise MupError if it differs from that of the first call."""
+        source = as_source(self.function(), self.read, self.dtype)
+        data, self.readings = source.load(), getattr(source, "readings", {})
+        digest = fingerprint(data)
+        if digest != (self.digest or digest):
+            raise MupError(
+                f"{self.title}() returns other data than when the study began: it must return the same each time."
+            )
+        self.digest = digest
+        return data
+
+
+def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return how files are to be read; raise MupError for an option that does not exist."""
+    if not isinstance(read or {}, Mapping):
+        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
+    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
+    found: dict[str, Any] = {}
+    for name, value in (read or {}).items():
+        option, _, axis = str(name).partition(".")  # the shell's --read.every.x 4 is every={"x": 4}
+        if option not in known:
+            raise MupError(f"read has no argument {name!r}; {nearest(option, known)}")
+        found[option] = {**found.get(option, {}), axis: value} if axis else value
+    return found
+
+
+def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
+    """Return data in any form as something that can be loaded.
+
+    Parameters
+    ----------
+    data : Any
+        In one of the forms of :func:`neuralop_mup.tune`.
+    read : mapping, optional
+        How files or arrays are read: arguments of :class:`OwnData`.
+    dtype : torch.dtype, optional
+        Real precision of the model. Arrays of given splits are cast to it; None keeps theirs.
+
+    Raises
+    ------
+    MupError
+        For data in none of these forms, and for arrays that do not fit together.
+    """
+    read = options_of(read)
+    if callable(data) and not isinstance(data, Dataset):
+        return _Called(data, read, dtype)
+    if not read and isinstance(data, (Problem, OwnData, Splits)):
+        return data
+    data, processor = _from_neuralop(data)
+    parts = _parts(data)
+    if all(_all_are(part, _PATHS) for part in parts.values()):
+        return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
+    arrays = {name: _arrays(part) for name, part in parts.items()}
+    pairs = {name: _pair(held) for name, held in arrays.items()}
+    lacks_channels = any(values.ndim < 3 for pair in pairs.values() for values in pair or ())
+    if all(arrays.values()) and (read or "all" in parts or lacks_channels or not all(pairs.values())):
+        return OwnData(arrays=by_split(arrays), **read)
+    if read:
+        raise MupError(
+            "read= is only for files and arrays. Leave it out, and bring arrays into the form (n, channels, *grid) by "
+            "x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
+        )
+    if all(pairs.values()):
+        given, readings = _divided(_fields(by_split(pairs), dtype))
+        return ProblemData(**given, readings=readings)
+    if any(arrays[name] or isinstance(part, _ARRAYS) for name, part in parts.items()):
+        kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
+        raise MupError(f"{', '.join(kinds)}: give every split in the same form, as arrays (x, y) or as a loader.")
+    given, readings = _divided(by_split(parts))
+    return Loaders(given, processor, readings)
+
+
+def _parts(data: Any) -> dict[str, Any]:
+    """Return what is given for train, val and test, or for all of them."""
+    if isinstance(data, _ARRAYS):
+        return {"all": {_ONLY_KEY: data}}
+    is_one = _arrays(data) is not None or (isinstance(data, list) and _all_are(data, _PATHS))
+    if isinstance(data, Mapping) and not is_one:
+        return dict(data)
+    if is_one or not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        return {"all": data}
+    names = list(SPLITS[: len(data)])
+    if all(_all_are(part, _PATHS) for part in data):
+        # Files that are called test are never for validation.
+        names = [word or name for word, name in zip(split_words(list(map(files_of, data))), names, strict=True)]
+    if len(set(names)) < len(names):
+        raise MupError(f"{data!r} are called {' and '.join(names)}: say which is which, {{'train': …, 'val': …}}.")
+    return dict(zip(names, data, strict=True))
+
+
+def _from_neuralop(data: Any) -> tuple[Any, Any]:
+    """Return training data and the first test data of neuralop's loaders and data sets, and their processor."""
+    if hasattr(data, "train_db") and hasattr(data, "test_dbs"):
+        data = (data.train_db, data.test_dbs, data.data_processor)
+    is_triple = isinstance(data, tuple) and len(data) == 3 and isinstance(data[1], Mapping) and _arrays(data[1]) is None
+    if not is_triple or not (data[2] is None or hasattr(data[2], "preprocess")):
+        return data, None
+    train, tests, processor = data
+    return dict(zip(("train", "test"), (train, *tests.values()), strict=False)), processor
+
+
+def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Divide data sets or arrays that are given for "all"; return them with what the report says of it."""
+    parts = dict(parts)
+    if "all" not in parts:
+        return parts, {}
+    whole = parts.pop("all")
+    if isinstance(whole, DataLoader) and whole.collate_fn is default_collate:
+        whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
+    is_pair = isinstance(whole, tuple)
+    if not is_pair and (not isinstance(whole, Dataset) or isinstance(whole, IterableDataset)):
+        raise MupError(
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a part is "
+            "taken only of files, arrays and data sets."
+        )
+    order = draw(len(whole[0] if is_pair else whole), OwnData.split, parts, shuffle=True)
+    for split, numbers in order.items():
+        parts[split] = tuple(v[numbers] for v in whole) if is_pair else Subset(whole, numbers.tolist())
+    counts = ", ".join(f"{len(numbers)} {split}" for split, numbers in order.items())
+    return parts, {"splits": f"{counts}, drawn at random from the training data, the same in every run"}
+
+
+def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether a value is of these kinds, or a sequence of such."""
+    entries = value if isinstance(value, (tuple, list)) else [value]
+    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
+
+
+def _arrays(part: Any) -> dict[str, Any] | None:
+    """Return arrays by their keys, also those of xarray; None where the part is something else."""
+    if hasattr(part, "data_vars"):  # a Dataset of xarray
+        part = {key: part[key] for key in part.variables}
+    elif hasattr(part, "coords"):  # a DataArray
+        part = {part.name or _ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
+    elif isinstance(part, (tuple, list)) and len(part) == 2:
+        part = dict(zip("xy", part, strict=True))
+    if not isinstance(part, Mapping) or not part or not all(hasattr(v, "dtype") for v in part.values()):
+        return None
+    return {str(key): _kept(values) for key, values in part.items()}
+
+
+def _kept(values: Any) -> Any:
+    """Return an array; one that is mapped from a file becomes one that each process maps while it reads."""
+    if type(values) is not np.memmap or not isinstance(values.base, mmap.mmap) or not values.flags.c_contiguous:
+        return values
+    from neuralop_mup.lab.data.arrays import Stored
+
+    opener = partial(_mapped, dtype=values.dtype, offset=values.offset, shape=values.shape)
+    return Stored(opener, str(values.filename), _ONLY_KEY, values.shape, values.dtype)
+
+
+def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {_ONLY_KEY: np.memmap(file, dtype, "r", offset, shape)}
+
+
+def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
+    """Return input and output where both are arrays in memory."""
+    pair = tuple((arrays or {}).get(letter) for letter in "xy")
+    return pair if all(isinstance(values, _ARRAYS) for values in pair) else None
+
+
+def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Return arrays of given splits as tensors; raise MupError where they do not fit together."""
+    made = {}
+    for split, pair in pairs.items():
+        name = "train" if split == "all" else split
+        x, y = (_field(f"{letter} of {name}", values, dtype) for letter, values in zip("xy", pair, strict=True))
+        first = next(iter(made.values()), (x, y))
+        like = [(one.ndim, one.shape[1]) == (other.ndim, other.shape[1]) for one, other in zip((x, y), first, strict=True)]
+        if not len(x) or len(x) != len(y) or not all(like):
+            raise MupError(
+                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: the form is (n, channels, *grid), "
+                "with as many samples of each and the same channels in all splits."
+            )
+        made[split] = (x, y)
+    return made
+
+
+def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """Return input or output of one split as a tensor."""
+    values = torch.as_tensor(values).detach()
+    real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
+    if real == torch.float32 and len(values):
+        check_single(name, values[spread(values)])
+    return values.to(real.to_complex() if values.is_complex() else real)

@@ -1,0 +1,257 @@
+"""From files or arrays to Datasets with input and output, and from these to the pairs of each split."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xarray import Dataset
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
+from neuralop_mup.lab.data.axes import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of, with_roles
+from neuralop_mup.lab.data.coordinates import check_coordinates
+from neuralop_mup.lab.data.files import SPLITS, by_split, draw
+from neuralop_mup.lab.data.formats import with_format
+from neuralop_mup.lab.data.own import _LEAST, _PIECES, OwnData
+from neuralop_mup.lab.data.readers import dataset_of, read_files
+from neuralop_mup.lab.data.windows import WindowReader
+
+
+def open_sources(own: OwnData) -> dict[str, list[Dataset]]:
+    """Return Datasets with input and output by split, checked and selected.
+
+    Parameters
+    ----------
+    own : OwnData
+
+    Raises
+    ------
+    MupError
+        If arrays or axes are unclear, or files do not fit together.
+    """
+    read = {name: getattr(own, name) for name in ("x", "y", "dims", "time_step")}
+    if own.arrays is not None:
+        raw = {split: [dataset_of(part)] for split, part in own.arrays.items()}
+    else:
+        raw = {split: read_files(files, own.join) for split, files in own.files.items()}
+    is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
+    found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
+    places = [(split, data) for split, group in found.items() for data in group]
+    selected = [select(data, own.every, own.crop) for _, data in places]
+    checked = check_coordinates(selected, own.uneven, own.time_step)
+    made: dict[str, list[Dataset]] = {split: [] for split in found}
+    for (split, _), data in zip(places, checked, strict=True):
+        made[split].append(data)
+    _check_alike(made)
+    return made
+
+
+def select(data: Dataset, every: Any, crop: Any) -> Dataset:
+    """Return a part of each sample; ``every`` and ``crop`` as in :class:`OwnData`."""
+    spaces = spaces_of(data)
+    steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces, every)
+    ranges = crop if isinstance(crop, Mapping) else {}
+    if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
+        raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.file} has {', '.join(data.dims)}.")
+    data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
+    data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
+    if crop is True:
+        data = data.isel({dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces})
+    if min(grid_of(data)) < LEAST:
+        raise MupError(
+            f"every and crop leave the grid {grid_of(data)} of {data.file}: each axis needs {LEAST} points or more."
+        )
+    return data
+
+
+def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
+    """Return input and output of files without a known format. The axes of the first file hold for all."""
+    found: dict[str, list[Dataset]] = {}
+    for split, group in raw.items():
+        found[split] = []
+        for data in group:
+            made = with_roles(data, read, group)
+            if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
+                read = {**read, "dims": made.words}
+            found[split].append(made)
+    return found
+
+
+def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
+    """Raise MupError where channels, axes or, within a split, grids differ between files."""
+    first = next(iter(found.values()))[0]
+    for group in found.values():
+        for data in group:
+            for other, what in ((first, _channels_of), (group[0], grid_of)):
+                if what(data) != what(other):
+                    held = f"{data.file} holds {_held(data)}, but {other.file} {_held(other)}"
+                    raise MupError(f"{held}: files that are joined must agree.")
+
+
+def _channels_of(data: Dataset) -> tuple:
+    return labels_of(data, "input"), labels_of(data, "output"), len(grid_of(data)), TIME in data.sizes
+
+
+def _held(data: Dataset) -> str:
+    """Return what a file holds, for a comparison: ``a, b → u on 64×64 points``."""
+    inputs, outputs = (", ".join(labels_of(data, role)[:8]) for role in ("input", "output"))
+    return f"{inputs or 'frames'} → {outputs} on {_by(grid_of(data))} points{' in time' * (TIME in data.sizes)}"
+
+
+def _by(grid: Sequence[int]) -> str:
+    return "×".join(map(str, grid))
+
+
+# Splits
+
+
+def open_parts(own: OwnData) -> dict[str, WindowReader]:
+    """Return the pairs of input and output of each split.
+
+    Raises
+    ------
+    MupError
+        If there are too few samples or frames, or what is learned in time is unclear.
+    """
+    _check_steps(own)
+    history = own.history if TIME in own.first.sizes else 0
+    groups = {split: _in_steps(own, group) for split, group in own.sources.items()}
+    if is_cut(own):
+        groups["all"] = _in_steps(own, _in_pieces(own.sources["all"]))
+    orders = {split: np.arange(n_samples(group)) for split, group in groups.items()}
+    if "all" in orders:
+        n = len(orders.pop("all"))
+        orders |= draw(n, own.split, orders, own.shuffle and not is_cut(own))
+    if own.n_train is not None:
+        orders["train"] = _fewer(orders["train"], own)
+    found = {}
+    for split in (split for split in SPLITS if split in orders):
+        parts = groups.get(split) or groups["all"]
+        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged, own.nan == "mask")
+    total = sum(map(len, found.values()))
+    if total < _LEAST:
+        raise MupError(
+            f"{own.title} has {total} samples in all, on {_by(own.grid_shape)} points; at least {_LEAST} are needed to "
+            "train, choose and test. If the first axis is not that of the samples, move it to the front, or use dims."
+        )
+    return found
+
+
+def n_samples(group: Sequence[Dataset]) -> int:
+    """Return the number of samples or trajectories in files."""
+    return sum(data.sizes.get(SAMPLE, 1) for data in group)
+
+
+def is_cut(own: OwnData) -> bool:
+    """Return whether there is only one trajectory or two, which are cut in pieces to be split."""
+    return TIME in own.first.sizes and 0 < n_samples(own.sources.get("all", ())) < len(SPLITS)
+
+
+def _check_steps(own: OwnData) -> None:
+    """Raise MupError where the steps in time do not fit the data."""
+    first = own.first
+    if TIME not in first.sizes:
+        if own.time_step is not None or own.history + own.rollout > 2:
+            raise MupError(f"time_step, history and rollout are for data with a time axis, and {first.file} has none.")
+        return
+    if own.time_step is None and not first.format:
+        raise MupError(
+            f"{first.file} holds {described(first, 'output')} with {first.sizes[TIME]} frames in time; say what is learned: "
+            f"each step to the next, {option(time_step=1)}, or the first frame to the last, {option(time_step='last')}."
+        )
+    if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
+        raise MupError(
+            f"{described(first, 'input')} in {first.file} vary in time, so that no step follows from a prediction: use "
+            "rollout=1."
+        )
+
+
+def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
+    """Return trajectories cut into pieces, one after the other."""
+    made = []
+    for data in group:
+        each = data.sizes[TIME] // _PIECES
+        for sample in range(data.sizes.get(SAMPLE, 1)):
+            one = data.isel({SAMPLE: slice(sample, sample + 1)}, missing_dims="ignore")
+            made += [one.isel(time=slice(i * each, (i + 1) * each)) for i in range(_PIECES)]
+    return made
+
+
+def _in_steps(own: OwnData, group: Sequence[Dataset]) -> list[Dataset]:
+    """Return trajectories with frames that are a step of the model apart, without those that are too short."""
+    if TIME not in group[0].sizes:
+        return list(group)
+    made = []
+    for data in group:
+        step = max(1, data.sizes[TIME] - 1) if own.time_step == "last" else int(own.time_step or 1)
+        made.append(data.isel(time=slice(None, None, step)))
+    long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
+    if not long_enough:
+        raise MupError(
+            f"{group[0].file} has {group[0].sizes[TIME]} frames in a trajectory or piece of one, too few for "
+            f"time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
+            f"Where each file is a time step, {option(join='time')}."
+        )
+    return long_enough
+
+
+def _fewer(order: np.ndarray, own: OwnData) -> np.ndarray:
+    if len(order) < own.n_train:
+        raise MupError(f"n_train = {own.n_train} is more than the {len(order)} training samples of {own.title}.")
+    chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
+    return order[np.sort(chosen[: own.n_train])]
+
+
+# Lines of the report
+
+
+def describe(own: OwnData) -> dict[str, str]:
+    """Return how the data was read, by topic."""
+    first, train = own.first, own.parts["train"]
+    counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
+    channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
+    found = {"read as": f"{channels}; {counts}", "format": first.format}
+    found |= {role: described(first, role) for role in ("input", "output")}
+    if train.history:
+        found["time"] = _time_text(own, train)
+    if own.rollout > 1:
+        found["training"] = f"over {own.rollout} steps" + ", with the gradient of the last" * own.pushforward
+    if steps := first.attrs.get("steps"):
+        found["time step"] = (
+            f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
+        )
+    if own.nan == "mask":
+        found["nan"] = "filled with the mean and left out of losses; the last channel of the input is a mask"
+    found["splits"] = _split_text(own)
+    return {name: text for name, text in found.items() if text}
+
+
+def _time_text(own: OwnData, train: WindowReader) -> str:
+    every = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(n_samples([data]))]
+    step = max(every) - 1 if own.time_step == "last" else int(own.time_step or 1)
+    before = ", ".join(str(step * number) for number in range(own.history))
+    pairs = "–".join(map(str, sorted({train.lengths.min(), train.lengths.max()})))
+    found = [f"frames {before} → {step * own.history} of {max(every)} and so on, {pairs} pairs"]
+    if is_cut(own):
+        found.append(f"in each of {_PIECES} pieces, the last for validation and test")
+    if min(every) < max(every):
+        window = step * (own.history + own.rollout - 1) + 1
+        short = sum(n < window for n in every) if own.time_step != "last" else 0
+        found.append(f"trajectories have {min(every)} to {max(every)} frames")
+        found.append(f"{short} of {len(every)} trajectories are shorter than a window and left out")
+    return "; ".join(found)
+
+
+def _split_text(own: OwnData) -> str:
+    known = {split: group for split, group in own.sources.items() if split != "all"}
+    found = []
+    for split, group in known.items():
+        names = ", ".join(Path(data.file).name for data in group[:8])
+        found.append(f"{split} from {names}, on {_by(grid_of(group[0]))} points")
+    if "all" in own.sources:
+        drawn = ", ".join(split for split in own.parts if split not in known)
+        how = f"drawn at random, the same in every run; {option(shuffle=False)} takes them in file order"
+        is_drawn = own.shuffle and not is_cut(own)
+        found.append(f"{drawn} from {'the others' if found else 'all'} {how if is_drawn else 'in file order'}")
+    return "; ".join(found)

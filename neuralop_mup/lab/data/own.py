@@ -1,0 +1,289 @@
+"""Fields in files and arrays of the user's own: what they hold, how they are split, and whether they fit in memory."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.batches import spread
+from neuralop_mup.lab.data.files import by_split, files_by_split, files_of, is_counts
+from neuralop_mup.lab.data.handles import reading
+from neuralop_mup.lab.data.problem_data import ProblemData, check_single
+from neuralop_mup.validation import check_count, check_number, is_number
+
+_LEAST = 10  # samples
+_PIECES = 10  # of a trajectory, where there are too few trajectories for train, val and test
+_CHOICES = {
+    "shuffle": (True, False),
+    "pushforward": (True, False),
+    "uneven": ("error", "ignore", "channel"),
+    "join": ("sample", "time"),
+    "nan": ("error", "mask"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData:
+    """Fields of the user's own: input → output on a grid of one to three axes, any number of channels, perhaps in time.
+
+    Parameters
+    ----------
+    files : path, sequence or mapping
+        With a suffix of ``neuralop_mup.lab.data.files.SUFFIXES``; folders and patterns such as ``"runs/*.h5"`` stand for the
+        files in them. Several are joined, sample after sample, unless their names or folders say train, val and test. A
+        mapping from these words to files says which is which; without "val" the files of "train" are split further.
+    x, y : str, optional
+        Keys of input and output, several with a plus; default "x" and "y". ``y`` without ``x`` is a state in time; its
+        earlier frames are the input. Per-sample scalars in ``x`` become constant channels.
+    dims : str or mapping of str to str, optional
+        A word for each axis, of all arrays or by key: "sample", "time", "channel", and any other for an axis of the grid.
+        Default: the names in the file. Without any, samples come first and the channels are where only one place fits; what
+        fits in several ways is an error that lists them.
+    time_step : int or "last", optional
+        For data in time: frames from the last frame of the input to the output, or "last": from the first frame to the last.
+        Required, unless the files have a format with a name.
+    history : int, default 1
+        Frames of the input, ``time_step`` apart and joined as channels, the oldest first. Inputs that are constant in time
+        come after them.
+    rollout : int, default 1
+        Steps over which a model is trained, each from its own prediction before.
+    pushforward : bool, default False
+        Only the last step of a rollout has a gradient.
+    split : tuple of float or of int, default (0.8, 0.1, 0.1)
+        Shares of train, val and test, or their counts, for what is not split yet. Trajectories stay whole, but one or two
+        are cut in ten pieces; the last ones are for val and test.
+    shuffle : bool, default True
+        Draw the splits at random, always the same way. False: train, val and test follow each other as in the files.
+    n_train : int, optional
+        Use only so many training samples or trajectories.
+    every : int or mapping of str to int, optional
+        Use every so many points of the grid, or of each axis by its name: ``{"x": 4, "time": 5}``.
+    crop : bool or mapping of str to (int, int), default False
+        Use a part of an axis, from a first point to the one before an end: ``{"x": (0, 64)}``. True: drop the last point of
+        each axis with an odd number of points.
+    uneven : {"error", "ignore", "channel"}, default "error"
+        What to do about a grid or times that are unevenly spaced. "channel": the time to the next frame becomes an input.
+    join : {"sample", "time"}, default "sample"
+        "time": each file is a time step, and the files of a folder are one trajectory.
+    nan : {"error", "mask"}, default "error"
+        What to do about NaN, for example over land. "mask": fill it with the mean of the channel, add a channel to the input
+        that is 1 where all is known and else 0, and leave the other points out of losses and errors.
+    in_memory : float, default 2.0
+        Data up to this size in GB is read into memory; larger data is read batch by batch.
+    arrays : mapping, optional
+        Instead of files: "all", or "train" and others, to arrays by their keys or variables of xarray.
+    stamps : tuple, default ()
+        Size and time of change of each file; not to be given.
+
+    Raises
+    ------
+    MupError
+        For a value that cannot work, and for files that are missing, unclear, few, or do not fit together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.data import OwnData
+    >>> rng = np.random.default_rng(0)
+    >>> np.savez("heat.npz", x=rng.random((40, 16)), y=rng.random((40, 16)))
+    >>> heat = OwnData(files="heat.npz", split=(0.8, 0.1, 0.1))
+    >>> heat.title, heat.grid_shape, heat.in_channels, heat.load().counts()
+    ('heat', (16,), 1, {'train': 32, 'val': 4, 'test': 4})
+    >>> np.savez("waves.npz", u=rng.random((20, 11, 16)))
+    >>> waves = OwnData(files="waves.npz", y="u", dims="sample time x", time_step=1, history=2)
+    >>> waves.in_channels, waves.load().counts()
+    (2, {'train': 144, 'val': 18, 'test': 18})
+    """
+
+    files: Any = ()
+    x: str | None = None
+    y: str | None = None
+    dims: Any = None
+    time_step: int | str | None = None
+    history: int = 1
+    rollout: int = 1
+    pushforward: bool = False
+    split: tuple[float, ...] = (0.8, 0.1, 0.1)
+    shuffle: bool = True
+    n_train: int | None = None
+    every: Any = None
+    crop: Any = False
+    uneven: str = "error"
+    join: str = "sample"
+    nan: str = "error"
+    in_memory: float = 2.0
+    arrays: Any = field(default=None, compare=False, repr=False)
+    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
+
+    name: ClassVar[str] = "data"
+
+    def __post_init__(self) -> None:
+        if self.arrays is None:
+            given = by_split(self.files if isinstance(self.files, Mapping) else files_by_split(self.files))
+            object.__setattr__(self, "files", {split: files_of(part) for split, part in given.items()})
+            self._check_files()
+        object.__setattr__(self, "stamps", self._stamped())
+        self._check_options()
+
+    def _check_files(self) -> None:
+        uses: dict[tuple[int, int], str] = {}
+        for split, file in [(split, file) for split, part in self.files.items() for file in part]:
+            found = Path(file).stat()  # a file has one number under all its names and links
+            if uses.setdefault((found.st_dev, found.st_ino), split) != split:
+                raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
+
+    def _check_options(self) -> None:
+        split = self.split if isinstance(self.split, (tuple, list)) else ()
+        is_valid = len(split) == 3 and all(is_number(share) and share > 0 for share in split)
+        if not is_valid or not (is_counts(split) or abs(sum(split) - 1) < 1e-9):
+            raise MupError(
+                f"split = {self.split!r} must be three shares of train, val, test with the sum 1, such as (0.8, 0.1, 0.1), "
+                "or three counts, such as (1000, 100, 100)."
+            )
+        for name, known in _CHOICES.items():
+            value = getattr(self, name)
+            if (type(value), value) not in [(type(choice), choice) for choice in known]:
+                raise MupError(f"{name} = {value!r} must be {' or '.join(map(repr, known))}.")
+        if not isinstance(self.dims, (str, tuple, list, Mapping, type(None))):
+            raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
+        ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
+        if self.crop not in (True, False) and not all(isinstance(ends, (tuple, list)) and len(ends) == 2 for ends in ranges):
+            raise MupError(f"crop = {self.crop!r} must be True, False or a dict of ranges, such as {{'x': (0, 64)}}.")
+        check_number("in_memory", self.in_memory)
+        steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]
+        counts = [("history", self.history), ("rollout", self.rollout), ("n_train", self.n_train)]
+        counts += [("every", step) for step in steps] + [("time_step", self.time_step)] * (self.time_step != "last")
+        for name, count in counts:
+            if count is not None:
+                check_count(name, count)
+        if self.nan == "mask" and self.rollout > 1:
+            raise MupError("rollout is for fields without NaN, since predictions have no mask: rollout=1 with nan='mask'.")
+        if self.pushforward and self.rollout == 1:
+            raise MupError("pushforward is for training over several steps: give rollout=2 or more with it.")
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return () if self.arrays is not None else sum(self.files.values(), ())
+
+    def _stamped(self) -> tuple:
+        mapped = [a.path for part in (self.arrays or {}).values() for a in part.values() if hasattr(a, "opener")]
+        # A zarr file is a folder.
+        every = [inner for file in (*self._all, *mapped) for inner in (Path(file), *Path(file).rglob("*"))]
+        return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
+
+    @property
+    def title(self) -> str:
+        """Name of the data in reports: that of its file, if it has one."""
+        return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the data given"
+
+    # What it holds
+
+    @cached_property
+    def sources(self) -> dict[str, list[Any]]:
+        """Datasets with input and output by split, "all" for those that are to be split."""
+        from neuralop_mup.lab.data import opening
+
+        with reading():
+            return opening.open_sources(self)
+
+    @property
+    def first(self) -> Any:
+        """The first Dataset of the training data."""
+        return (self.sources.get("all") or self.sources["train"])[0]
+
+    def check_unchanged(self) -> None:
+        """Raise MupError if a file changed since it was first looked at."""
+        if self._stamped() != self.stamps:
+            raise MupError(
+                f"{', '.join(self._all) or self.title} changed while it was read: wait until it is written, and give the "
+                "same call again."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Points per axis."""
+        from neuralop_mup.lab.data.axes import grid_of
+
+        return grid_of(self.first)
+
+    @property
+    def n_dim(self) -> int:
+        """Axes of the grid."""
+        return len(self.grid_shape)
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of the input, those of its frames first."""
+        return self.parts["train"].fields[0].shape[1] + (self.nan == "mask")
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the output."""
+        return self.parts["train"].fields[1].shape[1]
+
+    @cached_property
+    def parts(self) -> dict[str, Any]:
+        """Pairs of input and output of each split, read when asked."""
+        from neuralop_mup.lab.data import opening
+
+        return opening.open_parts(self)
+
+    @property
+    def split_indices(self) -> dict[str, np.ndarray]:
+        """Numbers of the samples (or trajectories, or pieces of these) of each split, in ascending order."""
+        return {split: part.order for split, part in self.parts.items()}
+
+    @property
+    def readings(self) -> dict[str, str]:
+        """How the data was read: arrays and axes, steps, and splits."""
+        from neuralop_mup.lab.data import opening
+
+        return opening.describe(self)
+
+    def load(self) -> ProblemData:
+        """Return the data, float32 and channels first: read batch by batch where it is too large for memory.
+
+        Returns
+        -------
+        ProblemData
+            The same each time: it is made once.
+
+        Raises
+        ------
+        MupError
+            For entries that are not finite, complex fields, and files that do not fit together or change in the meantime.
+            For values that vary too little for single precision.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from neuralop_mup.lab.data import OwnData
+        >>> np.savez("heat.npz", x=np.random.rand(40, 16), y=np.random.rand(40, 16))
+        >>> OwnData(files="heat.npz").load().counts()
+        {'train': 32, 'val': 4, 'test': 4}
+        """
+        self.check_unchanged()
+        return self._data
+
+    @cached_property
+    def _data(self) -> ProblemData:
+        for name, values in zip("xy", self.parts["train"].fields, strict=True):
+            check_single(name, values.exact(spread(values)))
+        pairs = {split: part.fields for split, part in self.parts.items()}
+        if sum(math.prod(values.shape) * 4 for pair in pairs.values() for values in pair) <= self.in_memory * 1e9:
+            pairs = {split: part.whole() for split, part in self.parts.items()}
+            self.check_unchanged()
+        lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
+        each = {split: own[0] if len(set(own)) == 1 else own for split, own in lengths.items()}
+        usual = each.get("train", 0) if isinstance(each.get("train", 0), int) else 0
+        steps = {"history": self.history, "rollout": self.rollout, "pushforward": self.pushforward}
+        others = {split: own for split, own in each.items() if own != usual}
+        return ProblemData(**pairs, trajectory=usual, lengths=others, **steps, masked=self.nan == "mask")

@@ -1,0 +1,403 @@
+"""Files of each kind as lazy xarray Datasets: a table from suffix to function.
+
+Opening a file reads names, shapes and attributes only.
+"""
+
+import base64
+import functools
+import os
+import pickle
+import re
+import shutil
+import struct
+import tempfile
+import weakref
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from string import digits
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from xarray import Dataset, Variable, decode_cf, open_dataset
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import Joined, Stored, is_coordinate, lazy, unnamed_dims
+from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
+
+ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
+_MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint
+_SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references do not pickle
+_PACKED_ATTRS = ("scale_factor", "add_offset")
+_MISSING_ATTRS = ("_FillValue", "missing_value")
+
+
+def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Dataset:
+    """Return arrays, tensors or variables by their keys as a Dataset.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array, tensor or xarray variable
+        Axes without names get names that no other array has.
+    file : str
+        What messages call it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.lab.data.readers import dataset_of
+    >>> dataset_of({"u": torch.zeros(40, 16)})["u"].shape
+    (40, 16)
+    """
+    made = {}
+    for key, values in arrays.items():
+        variable = getattr(values, "variable", values)
+        dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
+        made[key] = lazy(variable, dims)
+    return Dataset(made, attrs={"file": file})
+
+
+def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    """Keep what a function loads from a file, until the file changes."""
+    kept = functools.lru_cache(maxsize=4)(lambda path, stamp: load(path))
+    return functools.wraps(load)(lambda path: kept(path, stamp_of(path)))
+
+
+# NumPy and torch
+
+
+def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, order and type of an array in NumPy's format; its numbers follow in the file."""
+    version = np.lib.format.read_magic(file)
+    return np.lib.format.read_array_header_1_0(file) if version == (1, 0) else np.lib.format.read_array_header_2_0(file)
+
+
+def _read_npz(path: Path) -> list[Dataset]:
+    found = {}
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            key = info.filename.removesuffix(".npy")
+            with archive.open(info) as member:
+                shape, _, dtype = _npy_header(member)
+            if dtype.hasobject:
+                raise MupError(
+                    f"{key} in {path} holds objects of Python, which may run code: save an array of numbers, "
+                    f"np.savez(file, {key}=np.asarray({key}, dtype='float32'))."
+                )
+            found[key] = Stored(_Members, path, key, shape, dtype)
+    return [dataset_of(found, str(path))]
+
+
+class _Members(dict):
+    """The arrays of an .npz file, each mapped when somebody asks for it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __missing__(self, key: str) -> np.ndarray:
+        return _member(self.path, key, stamp_of(self.path))
+
+
+@functools.lru_cache(maxsize=64)
+def _member(path: str, key: str, stamp: tuple) -> np.ndarray:
+    """Map one array of an .npz file; a compressed one is decompressed once, into a temporary file."""
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(f"{key}.npy")
+        if info.compress_type != zipfile.ZIP_STORED:
+            with archive.open(info) as member, tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as whole:
+                shutil.copyfileobj(member, whole)
+            mapped = np.lib.format.open_memmap(whole.name, mode="r")
+            weakref.finalize(mapped, os.remove, whole.name)
+            return mapped
+    with open(path, "rb") as file:
+        file.seek(info.header_offset + 26)  # lengths of the name and of the extra field, which stand before the array
+        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+        shape, in_columns, dtype = _npy_header(file)
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if in_columns else "C")
+
+
+def _npy(path: str) -> dict[str, np.ndarray]:
+    return {ONLY_KEY: np.lib.format.open_memmap(path, mode="r")}
+
+
+@_until_changed
+def _tensors(path: str) -> dict[str, np.ndarray]:
+    """Return the tensors in dicts and sequences, mapped where torch can; a pair is x and y."""
+    return _tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)))
+
+
+def _tensors_in(key: str, value: Any) -> dict[str, np.ndarray]:
+    if isinstance(value, torch.Tensor):
+        return {key or ONLY_KEY: numpy_of(value)}
+    if isinstance(value, (tuple, list)):
+        value = dict(zip("xy" if len(value) == 2 else map(str, range(len(value))), value, strict=True))
+    if not isinstance(value, Mapping):
+        return {}
+    parts = [_tensors_in(f"{key}/{name}".strip("/"), entry) for name, entry in value.items()]
+    return {inner: array for part in parts for inner, array in part.items()}
+
+
+def _read_opened(path: Path, opener: Callable[[str], Mapping[str, Any]]) -> list[Dataset]:
+    """Read what a function opens as arrays that have a shape and a type."""
+    found = {key: Stored(opener, path, key, array.shape, array.dtype) for key, array in opener(str(path)).items()}
+    return [dataset_of(found, str(path))]
+
+
+def _read_tensors(path: Path) -> list[Dataset]:
+    found = _read_opened(path, _tensors)
+    if any(_MODEL_KEYS.search(str(key)) for key in found[0].variables):
+        raise MupError(
+            f"The file {path} holds the weights of a model or a state of training, and no fields: take it out of the "
+            "folder, or name the files with data."
+        )
+    return found
+
+
+# MATLAB and HDF5
+
+
+@_until_changed
+def _matlab(path: str) -> dict[str, np.ndarray]:
+    from scipy.io import loadmat
+
+    return {k: v for k, v in loadmat(path).items() if isinstance(v, np.ndarray) and v.dtype.kind in "biufc"}
+
+
+def _read_mat(path: Path) -> list[Dataset]:
+    return _read_hdf5(path) if h5py.is_hdf5(path) else _read_opened(path, _matlab)
+
+
+def _hdf5(path: str) -> Any:
+    return h5py.File(path, "r")
+
+
+def _plain(attrs: Any) -> dict[str, Any]:
+    return {name: getattr(v, "tolist", lambda v=v: v)() for name, v in attrs.items() if name not in _SCALE_ATTRS}
+
+
+def _is_array(key: str, entry: Any) -> bool:
+    """Return whether an entry is an array: not MATLAB's references, nor a dimension of NetCDF without a coordinate."""
+    is_field = isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#")
+    return is_field and not bytes(entry.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
+
+
+def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
+    """Return an array of an HDF5 file with the names that the file has for its axes, all or none."""
+    reversed = "MATLAB_class" in entry.attrs
+    shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
+    names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
+    is_named = all(names) and len(set(names)) == len(names) and not reversed
+    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks)
+    return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
+
+
+def _sample_groups(names: Sequence[str]) -> set[str]:
+    """Return the groups that are a sample each: called by a number, or four or more by one word and a number."""
+    groups = {key.partition("/")[0] for key in names if "/" in key}
+    words = Counter(group.rstrip(digits) for group in groups)
+    return {group for group in groups if group.isdigit() or (group[-1].isdigit() and words[group.rstrip(digits)] > 3)}
+
+
+def _read_hdf5(path: Path) -> list[Dataset]:
+    """Read arrays by their paths. Where groups are a sample each, ``*`` stands for their names.
+
+    Their fields become one array with an axis of samples, or a Dataset each where lengths differ.
+    """
+    whole: dict[str, Variable] = {}
+    samples: dict[str, dict[str, Variable]] = defaultdict(dict)
+    attrs: dict[str, Any] = {"file": str(path)}
+    names: list[str] = []
+    with h5py.File(path, "r") as file:
+        attrs[""] = _plain(file.attrs)
+        file.visit(names.append)
+        groups = _sample_groups(names)
+        for key in names:
+            group, _, inner = key.partition("/")
+            star = f"*/{inner}" if group in groups else key
+            if star in whole or star in attrs:
+                continue  # of what is no field, the first sample stands for all
+            entry = file[key]
+            if not _is_array(key, entry):
+                attrs[star] = _plain(entry.attrs)
+            elif group in groups and entry.ndim > 1:
+                samples[group][star] = _variable_of(path, key, entry)
+            else:
+                whole[star] = _variable_of(path, key, entry)
+    if len({tuple((star, part.shape) for star, part in fields.items()) for fields in samples.values()}) < 2:
+        parts = list(samples.values())
+        joined = {star: _joined([fields[star] for fields in parts]) for star in (parts[0] if parts else ())}
+        return [_decoded(whole | joined, attrs)]
+    found = []
+    for group, fields in samples.items():
+        single = {star: _joined([part]) for star, part in fields.items()}
+        found.append(_decoded(whole | single, attrs | {"file": f"{path}/{group}"}))
+    return found
+
+
+def _joined(parts: Sequence[Variable], dim: str = "sample") -> Variable:
+    """Return variables of one shape as one, with a new axis in front."""
+    return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
+
+
+def _decoded(variables: Mapping[str, Variable], attrs: Mapping[str, Any]) -> Dataset:
+    """Unpack packed numbers and put NaN for missing ones, as the CF conventions say; times stay numbers."""
+    coded = []
+    for variable in variables.values():
+        missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
+        is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
+        coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))
+    found = Dataset(variables, attrs=dict(attrs))
+    return decode_cf(found, decode_times=False, decode_timedelta=False, decode_coords=False) if any(coded) else found
+
+
+def _read_netcdf(path: Path) -> list[Dataset]:
+    """Read NetCDF 4 as HDF5; the older format is one of scipy's."""
+    if h5py.is_hdf5(path):
+        return _read_hdf5(path)
+    found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
+    return [found.assign_attrs({"file": str(path)})]
+
+
+# Zarr
+
+
+def _zarr(path: str) -> dict[str, Any]:
+    import zarr
+
+    found = zarr.open(path, mode="r")
+    every = [(ONLY_KEY, found)] if hasattr(found, "shape") else sorted(found.members(max_depth=None))
+    return {key: array for key, array in every if hasattr(array, "shape")}
+
+
+def _read_zarr(path: Path) -> list[Dataset]:
+    found = {}
+    for key, array in _zarr(str(path)).items():
+        attrs = dict(array.attrs)
+        names = attrs.pop("_ARRAY_DIMENSIONS", None) or getattr(array.metadata, "dimension_names", None)
+        group = key.rpartition("/")[0]
+        is_named = bool(names) and all(names)
+        dims = [f"{group}/{name}".strip("/") for name in names] if is_named else unnamed_dims(key, array.ndim)
+        if array.fill_value and any(name in attrs for name in _PACKED_ATTRS):
+            attrs["_FillValue"] = array.fill_value  # zarr 2 has it here; elsewhere it stands for chunks that are absent
+        if isinstance(attrs.get("_FillValue"), str):  # as xarray writes real numbers
+            attrs["_FillValue"] = float(np.frombuffer(base64.b64decode(attrs["_FillValue"]), "<f8")[0])
+        found[key] = lazy(Stored(_zarr, path, key, array.shape, array.dtype, chunks=array.chunks), dims, attrs)
+    if not found:
+        raise ValueError("it has no array")
+    return [_decoded(found, {"file": str(path)})]
+
+
+#: Suffix → function from a path to what the file holds: one Dataset, or several where lengths differ.
+READERS: dict[str, Callable[[Path], list[Dataset]]] = {
+    ".npz": _read_npz,
+    ".npy": partial(_read_opened, opener=_npy),
+    **dict.fromkeys((".pt", ".pth"), _read_tensors),
+    **dict.fromkeys((".h5", ".hdf5"), _read_hdf5),
+    ".mat": _read_mat,
+    **dict.fromkeys((".nc", ".nc4"), _read_netcdf),
+    ".zarr": _read_zarr,
+}
+
+
+def read_file(path: str | Path) -> list[Dataset]:
+    """Return what a file holds: lazy Datasets, several where samples have different lengths.
+
+    Parameters
+    ----------
+    path : str or Path
+        With a suffix of ``READERS``; a ``.zarr`` is a folder.
+
+    Returns
+    -------
+    list of Dataset
+        ``attrs["file"]`` is the path. Attributes of groups are there by their paths, those of the file under "".
+
+    Raises
+    ------
+    MupError
+        If the file is empty, damaged, of another kind than its name says, or the weights of a model, or if a library is
+        missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.data.readers import read_file
+    >>> np.savez("heat.npz", x=np.zeros((40, 16)))
+    >>> read_file("heat.npz")[0]["x"].shape
+    (40, 16)
+    """
+    path = Path(path)
+    try:
+        with reading():
+            return READERS[path.suffix.lower()](path)
+    except MupError:
+        raise
+    except ImportError as error:
+        raise MupError(f"{path} needs {error.name}, which is not installed: pip install {error.name}.") from error
+    except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
+        state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
+        why = f"{state}, or no {path.suffix} of arrays"
+        if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
+            why = "it holds a model, its state or other objects of Python: take it out of the folder, or save only tensors"
+        if isinstance(error, PermissionError):
+            why = "you may not read it"
+        reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # without the advice of other libraries
+        raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error
+
+
+def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
+    """Return what files hold, as a list of Datasets.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Arrays in x.npy and y.npy of one folder become one Dataset.
+    join : str, default "sample"
+        "time": each file is a time step, and the files of a folder are one trajectory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from neuralop_mup.lab.data.readers import read_files
+    >>> np.save("x.npy", np.zeros((40, 16)))
+    >>> np.save("y.npy", np.zeros((40, 16)))
+    >>> [list(data.variables) for data in read_files(["x.npy", "y.npy"])]
+    [['x', 'y']]
+    """
+    folders: dict[Path, dict[Path, list[Dataset]]] = defaultdict(dict)
+    for path in map(Path, files):
+        folders[path.parent][path] = read_file(path)
+    made = []
+    for folder, found in folders.items():
+        parts = [part for each in found.values() for part in each]
+        if join == "time":
+            made.append(_trajectory(folder, found))
+        elif sorted(path.stem for path in found) == ["x", "y"] and all(list(part.variables) == [ONLY_KEY] for part in parts):
+            arrays = {path.stem: each[0][ONLY_KEY].variable for path, each in found.items()}
+            made.append(dataset_of({k: lazy(v, unnamed_dims(k, v.ndim)) for k, v in arrays.items()}, str(folder)))
+        else:
+            made += parts
+    return made
+
+
+def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
+    """Join files of one time step each, in the order of the numbers in their names, with the times that they hold."""
+    paths = sorted(found, key=lambda path: (*map(float, re.findall(r"\d+", path.stem)), path.stem))
+    steps = [found[path][0] for path in paths]
+    times = [float(np.ravel(step["time"].values)[0]) for step in steps if "time" in step.variables]
+    steps = [step.squeeze("time") if "time" in step.dims else step for step in steps]
+    fields = [key for key, values in steps[0].data_vars.items() if not is_coordinate(str(key), values)]
+    shapes = [{key: step[key].shape for key in fields if key in step} for step in steps]
+    if wrong := [path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]]:
+        raise MupError(
+            f"{wrong[0]} holds other arrays or shapes than {paths[0]}, so that the files of {folder} are not the steps of "
+            "one trajectory: leave out join='time', or take the file out of the folder."
+        )
+    made = {key: _joined([step[key].variable for step in steps], "time") for key in fields}
+    made |= {key: steps[0][key].variable for key in steps[0].variables if key not in fields and key != "time"}
+    at = {"time": ("time", times)} if len(times) == len(steps) else {}
+    return Dataset({**made, **at}, attrs={"file": str(folder)})

@@ -1,0 +1,237 @@
+"""Pairs of input and output in files: windows of frames of trajectories of any length, each frame read once."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from xarray import Dataset, Variable
+
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, Stored, is_channel, stored_of
+from neuralop_mup.lab.data.axes import fields_of, grid_of, spaces_of
+from neuralop_mup.lab.data.batches import chunks_of
+from neuralop_mup.lab.data.handles import GAP, read_rows, reading
+from neuralop_mup.lab.data.problem_data import check_finite
+
+_ROLES = ("input", "output")
+
+
+class RowReader:
+    """The fields of one role in a Dataset, by row: sample after sample and, within each, time after time.
+
+    Parameters
+    ----------
+    data : Dataset
+        With roles.
+    role : str
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(channels, *grid)``.
+    dtype : dtype
+        The precision of the file: float32 or float64.
+    chunk : tuple of int
+        Samples and times that the file stores together.
+    """
+
+    def __init__(self, data: Dataset, role: str) -> None:
+        self.file, self.fields, self.spaces = data.file, fields_of(data, role), spaces_of(data)
+        self.n_times = data.sizes.get(TIME, 1)
+        variables = list(self.fields.values())
+        self.counts = [math.prod(n for dim, n in v.sizes.items() if is_channel(dim)) for v in variables]
+        self.shape = (sum(self.counts), *grid_of(data))
+        self.dtype = np.result_type(np.float32, *(variable.dtype for variable in variables))
+        self.chunk = _chunk_of(variables[0]) if variables else (1, 1)
+        self.direct = _direct(variables[0], data, self.dtype) if len(variables) == 1 else None
+
+    def read(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Fill ``out``, of shape ``(len(rows), channels, *grid)``, with rows in ascending order."""
+        if self.direct is not None and out.dtype == self.dtype:
+            read_rows(*self.direct, rows, out)
+            return
+        samples, times = np.divmod(rows, self.n_times)
+        for run in self._runs(rows, samples, times):
+            first, last = run[0], run[-1]
+            at = {SAMPLE: slice(samples[first], samples[last] + 1), TIME: slice(times[run].min(), times[run].max() + 1)}
+            sizes = [part.stop - part.start for part in at.values()]
+            is_whole = math.prod(sizes) == len(run)
+            block = out[first : last + 1] if is_whole else np.empty((math.prod(sizes), *self.shape), out.dtype)
+            self._fill(block.reshape(*sizes, *self.shape), at)
+            if not is_whole:
+                inside = (samples[run] - samples[first]) * sizes[1] + times[run] - at[TIME].start
+                out[first : last + 1] = block[inside]
+
+    def _runs(self, rows: np.ndarray, samples: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
+        """Return places of rows that one reading covers: with small gaps, and several small samples at the same times."""
+        size = math.prod(self.shape) * self.dtype.itemsize
+        ends = np.diff(rows) > 1 + GAP // size
+        starts = np.flatnonzero(np.diff(samples)) + 1  # places of the first row of each further sample
+        first, last = times[np.append(0, starts)], times[np.append(starts, len(rows)) - 1]
+        is_joint = self.n_times * size <= GAP or self.chunk[0] > 1
+        ends[starts - 1] |= (np.diff(first) != 0) | (np.diff(last) != 0) | (not is_joint)
+        return np.split(np.arange(len(rows)), np.flatnonzero(ends) + 1)
+
+    def _fill(self, block: np.ndarray, at: Mapping[str, slice]) -> None:
+        """Fill a block ``(samples, times, channels, *grid)`` from all fields; along absent axes they repeat."""
+        ends = [0, *accumulate(self.counts)]
+        for variable, start, stop in zip(self.fields.values(), ends, ends[1:], strict=False):
+            part = variable.isel(at, missing_dims="ignore")
+            channels = [dim for dim in part.dims if is_channel(dim)]
+            part = part.transpose(*(dim for dim in (SAMPLE, TIME, *channels, *self.spaces) if dim in part.dims))
+            lead, grid = ([part.sizes.get(dim, 1) for dim in dims] for dims in ((SAMPLE, TIME), self.spaces))
+            block[:, :, start:stop] = part.values.reshape(*lead, -1, *grid)
+
+
+def _chunk_of(variable: Variable) -> tuple[int, int]:
+    """Return how many samples and times the file stores together."""
+    array, _ = stored_of(variable) or (None, ())
+    sizes = dict(zip(variable.dims, getattr(array, "chunks", ()), strict=False))
+    return sizes.get(SAMPLE, 1), sizes.get(TIME, 1)
+
+
+def _direct(variable: Variable, data: Dataset, dtype: np.dtype) -> tuple[str, int] | None:
+    """Return the file and the first byte of a field, if its rows lie there as they would in memory."""
+    array, key = stored_of(variable) or (None, ())
+    lead = [dim for dim in (SAMPLE, TIME) if dim in data.dims]
+    order = [*lead, *filter(is_channel, variable.dims), *spaces_of(data)]
+    if not isinstance(array, Stored) or array.dtype != dtype or list(variable.dims) != order or len(key) != len(order):
+        return None
+    if not all(isinstance(part, slice) for part in key):
+        return None
+    (start, _, step), *rest = [part.indices(n) for part, n in zip(key, array.shape, strict=True)]
+    if step != 1 or rest != [(0, n, 1) for n in array.shape[1:]]:
+        return None
+    place = array.place()
+    return None if place is None else (place[0], place[1] + start * math.prod(array.shape[1:]) * dtype.itemsize)
+
+
+class WindowReader:
+    """The pairs of input and output of one split in files, read when somebody asks for them.
+
+    Parameters
+    ----------
+    parts : sequence of Dataset
+        With roles; a frame is a step of the model apart from the next.
+    samples : array of int
+        Which of their samples or trajectories the split has, numbered through all parts.
+    history : int
+        Frames of an input; 0 without a time axis.
+    check_unchanged : callable
+        Raises MupError if a file changed.
+    masked : bool, default False
+        Whether NaN is allowed.
+
+    Attributes
+    ----------
+    fields : tuple of LazyField
+        Input and output.
+    lengths : array of int
+        Pairs that each sample or trajectory gives.
+    chunk : int
+        Pairs that a file stores together.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Dataset],
+        samples: np.ndarray,
+        history: int,
+        check_unchanged: Callable[[], None],
+        masked: bool = False,
+    ) -> None:
+        self.order, self.history, self.check_unchanged, self.masked = samples, history, check_unchanged, masked
+        self.readers = {role: [RowReader(data, role) for data in parts] for role in _ROLES}
+        times = np.array([reader.n_times for reader in self.readers["output"]])
+        counts = np.array([data.sizes.get(SAMPLE, 1) for data in parts])
+        ends = np.cumsum(counts)
+        owner = np.searchsorted(ends, samples, "right")  # the part of each sample
+        self.offsets = np.cumsum([0, *(counts * times)])  # the first row of each part
+        first = self.offsets[owner] + (samples - (ends - counts)[owner]) * times[owner]
+        self.lengths = times[owner] - history
+        places = np.arange(self.lengths.sum()) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        self.starts = np.repeat(first, self.lengths) + places  # the row of the first frame of each pair
+        beside, own = (self.readers[role][0] for role in _ROLES)
+        self.chunk = math.prod(own.chunk)
+        channels = (beside.shape[0] + history * own.shape[0], own.shape[0])
+        self.fields = tuple(LazyField(self, which, (len(self), n, *own.shape[1:])) for which, n in enumerate(channels))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def read(self, index: Sequence[int], which: Sequence[int], steps: int = 1) -> list[torch.Tensor]:
+        """Read inputs (0), outputs (1) or both of some pairs, in the precision of the file; further steps as channels."""
+        return self.hold(index, which, steps, {})(torch.arange(len(index)))
+
+    def hold(
+        self, index: Sequence[int], which: Sequence[int], steps: int, rooms: dict[str, np.ndarray]
+    ) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+        """Read pairs, each frame once and in the order of the files; return a function that copies those at some places.
+
+        ``rooms``, a dict that is empty at first, keeps the memory for the next call, which overwrites it.
+        """
+        rows = self.starts[np.asarray(index, dtype=int), None] + np.arange(self.history + steps)
+        # Inputs need the frames before, outputs those after.
+        wanted = rows[:, 0 if 0 in which else self.history : None if 1 in which else self.history]
+        frames, places = self._read("output", wanted, rooms) if wanted.size else (torch.empty(0), torch.empty(0))
+        inputs = [(frames, places[:, : self.history])] if self.history else []
+        if 0 in which and self.readers["input"][0].fields:
+            inputs.append(self._read("input", rows[:, [max(0, self.history - 1)]], rooms))
+        parts = inputs, [(frames, places[:, -steps:])] if 1 in which else []
+        return lambda some: [_copy(parts[each], some) for each in which]
+
+    def _read(self, role: str, wanted: np.ndarray, rooms: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return frames, each once, and the place of each row among them."""
+        rows, places = np.unique(wanted, return_inverse=True)
+        readers = self.readers[role]
+        if role not in rooms or len(rooms[role]) < len(rows):
+            rooms[role] = np.empty((len(rows), *readers[0].shape), np.result_type(*(reader.dtype for reader in readers)))
+        ends = np.searchsorted(rows, self.offsets)
+        with reading():
+            for reader, start, stop, offset in zip(readers, ends, ends[1:], self.offsets, strict=False):
+                if start < stop:
+                    here, out = rows[start:stop] - offset, rooms[role][start:stop]
+                    reader.read(here, out)
+                    names = " and ".join(reader.fields)
+                    if not self.masked:
+                        check_finite(f"{names} in {reader.file}", torch.from_numpy(out), here // reader.n_times)
+        return torch.from_numpy(rooms[role]), torch.from_numpy(places.reshape(wanted.shape))
+
+    def whole(self) -> tuple[torch.Tensor, ...]:
+        """Return all pairs in memory, read part by part."""
+        pair = tuple(torch.empty(values.shape) for values in self.fields)
+        with reading():
+            for numbers in chunks_of(*self.fields):
+                for whole, part in zip(pair, self.read(numbers, (0, 1)), strict=True):
+                    whole[numbers.start : numbers.stop] = part
+        return pair
+
+
+def _copy(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], some: torch.Tensor) -> torch.Tensor:
+    """Return frames of some pairs, joined as channels."""
+    found = []
+    for frames, places in parts:
+        own = frames.index_select(0, places[some].flatten())
+        found.append(own.reshape(len(some), -1, *frames.shape[2:]))
+    return torch.cat(found, dim=1) if len(found) > 1 else found[0]
+
+
+class LazyField:
+    """Input or output of one split: indexed like a tensor of shape ``(n, channels, *grid)``, and read then."""
+
+    def __init__(self, pairs: WindowReader, which: int, shape: tuple[int, ...]) -> None:
+        self.pairs, self.which, self.shape, self.ndim = pairs, which, shape, len(shape)
+        self.check_unchanged = pairs.check_unchanged
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: int | Sequence[int]) -> torch.Tensor:
+        if isinstance(index, (int, np.integer)):
+            return self[[int(index)]][0]
+        return self.exact(index).float()
+
+    def exact(self, index: Sequence[int]) -> torch.Tensor:
+        """Return some of them in the precision of the file."""
+        return self.pairs.read(index, (self.which,))[0]
