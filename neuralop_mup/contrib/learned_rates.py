@@ -1,25 +1,25 @@
-r"""Learn learning rates during training, by hypergradient descent.
+r"""Learn learning rates during training by hypergradient descent.
 
-Each role u has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of every supported optimizer is linear in
-the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with :math:`\Delta_t = m_u v_t`, where :math:`v_t` does
-not depend on :math:`m_u`. Let L be the next batch's loss and :math:`g_{t+1}` its gradient at :math:`p_{t+1}`. The chain rule
-gives the exact *hypergradient* without a second backward pass:
+The learning rate of each role u is multiplied by :math:`m_u = e^{a_u}`. For every supported optimizer, a step (including
+weight decay) is linear in the learning rate: :math:`p_{t+1} = p_t + \Delta_t` with :math:`\Delta_t = m_u v_t`, where
+:math:`v_t` does not depend on :math:`m_u`. Let L be the loss of the next batch and :math:`g_{t+1}` its gradient at
+:math:`p_{t+1}`. The chain rule gives the exact *hypergradient* without a second backward pass:
 
 .. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
    = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
 
-Its size changes with width and during training. The update therefore uses a cosine:
+Its size depends on the width and changes during training. The update therefore uses a cosine:
 
 .. math:: a_u \leftarrow a_u - \beta\, c_u , \qquad
    c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
 
-The rate grows if the loss still falls along the last update, by at most a factor :math:`e^{\beta}` per step. β is
+The rate grows, by at most a factor :math:`e^{\beta}` per step, if the loss still decreases along the last update. β is
 ``hyper_lr``.
 
-Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section
-3, and the multiplicative rule normalised by these two norms; we use the exponential so that multipliers stay positive);
-Chandra et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371. Limitation: the loss one step
-ahead is not the loss at the end (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
+Sources: Baydin et al., "Online Learning Rate Adaptation with Hypergradient Descent", ICLR 2018, arXiv:1703.04782 (section 3,
+and the multiplicative rule normalised by these two norms; we use the exponential so that multipliers stay positive); Chandra
+et al., "Gradient Descent: The Ultimate Optimizer", NeurIPS 2022, arXiv:1909.13371. Limitation: the method minimises the loss
+one step ahead, not the final loss (Wu et al., "Understanding Short-Horizon Bias in Stochastic Meta-Optimization", ICLR 2018,
 arXiv:1803.02021).
 """
 
@@ -38,20 +38,22 @@ from neuralop_mup.validation import check_count, is_number
 
 # Multipliers stay between 1/32 and 32.
 _LARGEST_LOG = math.log(32)
-# Attribute of an optimizer with learned rates. Like hooks, torch does not copy it.
+# Attribute that marks an optimizer with learned rates. Like hooks, it is not copied with the optimizer.
 _LEARNING = "_neuralop_mup_learning"
-# Lists of a group with one entry per parameter.
+# Entries of a param group that are lists with one item per parameter.
 _PARALLEL = ("params", "param_names", "layouts")
 
 
 class LearnedRates:
     """Learn a multiplier on the learning rate of each role while the optimizer trains.
 
-    It uses the hooks of ``optimizer.step``, so the training loop does not change. Groups store their multiplier as
-    ``learned_mult`` (between 1/32 and 32); schedulers keep control of ``lr``. Weight decay scales with it. Groups with
-    several roles are split. A run resumed with ``optimizer.state_dict()`` continues bit for bit.
+    It uses the hooks of ``optimizer.step``, so the training loop does not change. Each group stores its multiplier, between
+    1/32 and 32, as ``learned_mult``. It scales the learning rate and the weight decay, and schedulers still control ``lr``.
+    Groups with several roles are split. A run resumed from ``optimizer.state_dict()`` reproduces the uninterrupted run bit
+    for bit.
 
-    Create it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
+    Create it after the optimizer, but before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters
+    in memory.
 
     Parameters
     ----------
@@ -59,12 +61,12 @@ class LearnedRates:
         An optimizer from :func:`~neuralop_mup.MuAdam`, ``MuAdamW``, ``MuSGD``, ``MuSOAP`` or
         :func:`~neuralop_mup.follow_plan`.
     hyper_lr : float, default 0.05
-        β, the largest change of a multiplier's logarithm per step, above 0 and at most 1.
+        β, the largest change of a multiplier's logarithm per step. It must be above 0 and at most 1.
     roles : sequence of str, optional
-        Roles with a learned rate. Default: all. The other roles keep the rule's multipliers.
+        Roles with a learned rate. Default: all roles. The other roles keep the multipliers of the rule.
     until : int, optional
-        Number of steps with learning. Set it to the start of a schedule's decay, because multipliers otherwise grow against
-        the schedule.
+        Number of steps after which learning stops. Set it to the start of a schedule's decay, because the multipliers would
+        otherwise grow to compensate for the decay.
 
     Attributes
     ----------
@@ -74,10 +76,11 @@ class LearnedRates:
     Raises
     ------
     MupError
-        If the optimizer follows no plan or already has learned rates, its model is sharded, an argument is invalid, or
-        groups must be split but a scheduler exists. In ``optimizer.step``: if it is called with a closure.
+        If the optimizer does not follow a plan or already has learned rates, if its model is sharded, if an argument is
+        invalid, or if groups must be split but a scheduler already uses them. In ``optimizer.step``, if it is called with a
+        closure.
     Diverged
-        In ``optimizer.step``, if a hypergradient is not finite. The step is then not taken.
+        In ``optimizer.step``, if a hypergradient is not finite. In this case, the step is not taken.
 
     Examples
     --------
@@ -100,23 +103,23 @@ class LearnedRates:
         until: int | None = None,
     ) -> None:
         if not (is_number(hyper_lr) and 0 < hyper_lr <= 1):
-            raise MupError(f"hyper_lr is {hyper_lr!r}; use a number above 0 and at most 1, such as 0.05.")
+            raise MupError(f"hyper_lr must be a number above 0 and at most 1, such as 0.05, got {hyper_lr!r}.")
         if until is not None:
             check_count("until", until, "steps")
         optimizer = unwrap_optimizer(optimizer)
         hooks = getattr(optimizer, LR_HOOKS, None)
         if hooks is None:
             raise MupError(
-                f"LearnedRates needs an optimizer that follows a plan, and this {type(optimizer).__name__} does not. Build "
-                "one such as neuralop_mup.MuAdamW(model, lr=…), or call neuralop_mup.follow_plan."
+                f"LearnedRates needs an optimizer that follows a plan, but this {type(optimizer).__name__} does not. Build "
+                "it with a function such as neuralop_mup.MuAdamW(model, lr=…), or call neuralop_mup.follow_plan."
             )
         if getattr(optimizer, _LEARNING, False):
-            raise MupError("This optimizer already has learned rates: call close() on the first LearnedRates.")
+            raise MupError("This optimizer already has learned rates. Call close() on the existing LearnedRates first.")
         models = [resolve(former.model) for former in hooks.models]
         if sharded := [type(own.model).__name__ for own in models if is_sharded(own.model)]:
             raise MupError(
-                f"The parameters of this {sharded[0]} are sharded, but LearnedRates needs inner products of whole tensors. "
-                "Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
+                f"The parameters of this {sharded[0]} are sharded, but LearnedRates needs inner products of complete "
+                "tensors. Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
             )
         role_of = {own.parameters[row.name]: row.role for own in models for row in own.plan.rows if not row.fixed}
         here = set(role_of.values())
@@ -125,7 +128,7 @@ class LearnedRates:
         learned = here if roles is None else roles
         groups = _split(optimizer.param_groups, {p: role for p, role in role_of.items() if role in learned})
         if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
-            # A scheduler stores one number per group.
+            # A scheduler stores one number per group, so groups can no longer be split.
             raise MupError(
                 f"LearnedRates must split the {len(optimizer.param_groups)} groups of this optimizer into {len(groups)}, "
                 "but a scheduler already uses them. Build LearnedRates before the scheduler."
@@ -138,8 +141,8 @@ class LearnedRates:
             for p in group["params"]
             if p in role_of
         }
-        self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update of each parameter
-        self._held: dict[torch.Tensor, torch.Tensor] | None = None  # during a step: the parameters before it
+        self._last: dict[torch.Tensor, torch.Tensor] = {}  # last update of each parameter
+        self._held: dict[torch.Tensor, torch.Tensor] | None = None  # copies of the parameters, kept only during a step
         optimizer.param_groups[:] = groups
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
@@ -147,17 +150,17 @@ class LearnedRates:
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
         ]
-        hooks.attach(optimizer)  # after these hooks, so that a multiplier applies to the step whose gradient changed it
+        hooks.attach(optimizer)  # attached last, so that an updated multiplier already applies to the current step
         setattr(optimizer, _LEARNING, True)
 
     @property
     def mults(self) -> dict[str, float]:
-        """Current multiplier of each learned role, relative to the rule.
+        """Current multiplier of each learned role, relative to the rule's learning rate.
 
         Returns
         -------
         dict of str to float
-            Multipliers by role, 1 before learning.
+            Multipliers by role. They are 1 before learning starts.
 
         Examples
         --------
@@ -169,7 +172,7 @@ class LearnedRates:
 
     @property
     def lr_mult(self) -> dict[str, float]:
-        """Multipliers by role including the optimizer's own ``lr_mult``, for use with a larger model.
+        """Multipliers by role, including the optimizer's own ``lr_mult``, for use with a larger model.
 
         Returns
         -------
@@ -214,7 +217,7 @@ class LearnedRates:
             )
         if self._held is None:  # otherwise torch called the hook twice, or the previous step raised
             self._learn()
-        self._last = {}  # free its memory before copying the parameters
+        self._last = {}  # free memory before copying the parameters
         learning = [p for groups in self._learning().values() for group in groups for p in group["params"]]
         self._held = {p: p.detach().clone() for p in learning if p.grad is not None}
 
@@ -229,7 +232,7 @@ class LearnedRates:
                 group["learned"]["steps"] += 1
 
     def _learn(self) -> None:
-        """Update every multiplier, or none if a hypergradient is not finite."""
+        """Update all multipliers; raise Diverged and change none if a hypergradient is not finite."""
         learning = self._learning()
         products = {role: _products(groups, self._last) for role, groups in learning.items()}
         sums = {role: torch.stack(each).sum(0) for role, each in products.items() if each}
@@ -246,7 +249,8 @@ class LearnedRates:
         self.latest = []
         for role, (h, gradient_squares, update_squares) in found.items():
             squared = gradient_squares * update_squares
-            cosine = h / math.sqrt(squared) if squared > 0 else 0.0  # zero norms: zero learning rate or no gradient
+            # norms are zero if the learning rate or the gradient is zero
+            cosine = h / math.sqrt(squared) if squared > 0 else 0.0
             log = math.log(learning[role][0]["learned_mult"]) - self.hyper_lr * cosine
             for group in learning[role]:
                 group["learned_mult"] = math.exp(min(max(log, -_LARGEST_LOG), _LARGEST_LOG))
@@ -264,8 +268,8 @@ class LearnedRates:
         )
         if "learned_rates" not in state or ours != theirs:
             raise MupError(
-                "This optimizer state was saved without learned rates, or with those of other roles. Build LearnedRates as "
-                "before the save, or load the state first and build LearnedRates afterwards."
+                "This optimizer state was saved without learned rates, or with learned rates for other roles. Build "
+                "LearnedRates as in the saved run, or load the state first and build LearnedRates afterwards."
             )
         parameters, last = _parameters(optimizer), state["learned_rates"]["last"]
         self._last = {parameters[i]: u.to(parameters[i].device, copy=True) for i, u in last.items()}
@@ -289,7 +293,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, str]) -> list[dict[str, Any]]:
-    """Split each group by learned role. Parameters of other roles form a further group."""
+    """Split each group by learned role. Parameters with other roles form a separate group."""
     parts: list[dict[str, Any]] = []
     for group in groups:
         found = [role_of.get(p) for p in group["params"]]
@@ -301,7 +305,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
                 if key != "learned"
             }
             if len(kept) < len(found):
-                # The role replaces the joined roles in the group's name ("aux input+vector": "aux input").
+                # In the group's name, replace the joined roles by this role ("aux input+vector" becomes "aux input").
                 words = group.get("name", "+").split()
                 part["name"] = " ".join(role or "rest" if "+" in word else word for word in words)
             if role is not None:
