@@ -245,7 +245,10 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
         return f"the kernel is only implemented for SpectralConv on real fields, but this layer is a {type(conv).__name__}"
     grid, order = v.shape[2:], conv.order
     if g.shape[2:] != grid or any(n % 2 for n in grid[:-1]):
-        return f"the kernel is only implemented for layers that preserve an even grid, but this layer maps {tuple(grid)} to {tuple(g.shape[2:])}"
+        out = tuple(g.shape[2:])
+        return (
+            f"the kernel is only implemented for layers that keep an even grid, but this layer maps {tuple(grid)} to {out}"
+        )
     kept = [min(stored, size) for stored, size in zip(conv.n_modes, (*grid[:-1], grid[-1] // 2 + 1), strict=True)]
     # All axes except the last keep the modes around zero: −K … K − 1 if their number is even, or −K … K if it is odd.
     axes = [torch.arange(-(n // 2), n - n // 2, device=v.device) for n in kept[:-1]]

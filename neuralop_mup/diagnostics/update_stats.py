@@ -117,8 +117,8 @@ def check_inputs(inputs: Any) -> Inputs | None:
     tensors = inputs.values() if isinstance(inputs, Mapping) else [inputs]
     if inputs is not None and not any(isinstance(value, torch.Tensor) for value in tensors):
         raise MupError(
-            f"The batch for measuring features is a {type(inputs).__name__}. Pass the model's input as a tensor, or "
-            "several inputs by their names in the model's forward, e.g. {'x': x}."
+            f"The batch for measuring features must be a tensor or a dict of tensors, got {type(inputs).__name__}. Pass the "
+            "model's input as a tensor, or several inputs in a dict with their names in the model's forward, e.g. {'x': x}."
         )
     return inputs
 

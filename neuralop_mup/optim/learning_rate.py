@@ -8,13 +8,13 @@ factors under separate keys, so that closed-form schedulers, copies and checkpoi
 ====================  ================================================================================================
 key                   meaning
 ====================  ================================================================================================
-``mode_mult``         the rule's multiplier now over ``rule_mult``, where modes grow in training
+``mode_mult``         ratio of the rule's current multiplier to ``rule_mult`` if modes grow during training
                       (:mod:`neuralop_mup.optim.lr_hooks`)
-``learned_mult``      factor that :class:`neuralop_mup.LearnedRates` learns
-``depth_mult``        MuSOAP: the same for depth: the first step measures it, ``rule_mult`` has an estimate
+``learned_mult``      factor learned by :class:`neuralop_mup.LearnedRates`
+``depth_mult``        MuSOAP: correction of ``rule_mult``, which uses an estimate, for the measured depth
                       (:mod:`neuralop_mup.optim.musoap.depth`)
 ``base_scale``        MuSOAP: factor of a default rate whose number of steps changed, or "anytime"
-``steps``             MuSOAP: step at which the training ends
+``steps``             MuSOAP: step at which training ends
 ``peak``              MuSOAP: largest rate so far, and the step at which its cosine begins
 ``cooldown``          MuSOAP: first step, length and first rate of a cooldown
 ====================  ================================================================================================

@@ -148,10 +148,12 @@ class MuSOAP(torch.optim.Optimizer):
         If the model is not parametrized or has no Fourier kernels, or if an argument is invalid. In :meth:`step`, if a
         gradient is not finite (see ``check``).
 
-    Notes ----- Every axis that a block sums over or produces has its own basis: a Tucker core has one for each rank, a joint
-    kernel one for each layer and quadrant. Axes of more than 2,048 entries have none. The state of a kernel takes three
-    quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered one group of equal shapes at
-    a time; their averages stay sharded, and each process has all bases.
+    Notes
+    -----
+    Every axis that a block sums over or produces has its own basis. For example, a Tucker core has one basis for each rank,
+    and a joint kernel has one for each layer and quadrant. Axes with more than 2,048 entries have no basis. The state of a
+    kernel takes three quarters of the memory of Adam's state, plus four small matrices. Parameters sharded by FSDP2 are
+    gathered one group of equal shapes at a time. Their averages remain sharded, and each process stores all bases.
 
     As in torch's optimizers, ``load_state_dict`` restores the settings of the saved state, which override the arguments.
 
@@ -657,8 +659,10 @@ def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
 
 
 def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
-    """Return the state before the first step: momentum, second moments in rotated coordinates, Gram matrix and basis of each
-    axis, and the ratio of norms.
+    """Return the state of a parameter before the first step.
+
+    It contains the momentum, the second moments in rotated coordinates, the Gram matrix and basis of each axis, and the
+    ratio of norms.
     """
     dtype = upcast_dtype(p)
     like: dict[str, Any] = {"dtype": dtype.to_real(), "device": p.device}

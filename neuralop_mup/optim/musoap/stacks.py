@@ -125,7 +125,7 @@ class Blocks:
         self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
         self.step: int = self.states[0]["step"]
-        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # of gradients
+        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # dtype of the gradients
         self._axes = [axes_of(p, layout) for p, layout in members]
         self._views: list[tuple[State, str, torch.Tensor, int]] = []
         self._active: dict[tuple[int, int], ActiveModes] = {}
