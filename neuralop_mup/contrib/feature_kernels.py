@@ -68,7 +68,7 @@ class Kernels:
     forward: dict[str, torch.Tensor]
     backward: dict[str, torch.Tensor]
     mixed: dict[str, torch.Tensor]
-    _tangent: dict[str, Any]  # a str with the reason for layers whose transform is unknown
+    _tangent: dict[str, Any]  # a str with the reason if the transform of a layer is unknown
 
     @property
     def tangent(self) -> dict[str, torch.Tensor]:
@@ -137,7 +137,7 @@ def kernels(
     Parameters
     ----------
     model : torch.nn.Module
-        A model, parametrized or not, whose layers are all described. It runs in evaluation mode and is not changed.
+        A model of described layers, parametrized or not. It runs in evaluation mode and is not changed.
     batch : tensor or dict
         Samples: the model's input, or a dict of several inputs by name (``y`` is ignored).
     output : callable, optional
@@ -227,8 +227,8 @@ def _with_gradients(
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
         raise MupError(
-            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass output=…, a "
-            "function whose result depends on every Fourier layer."
+            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass a function "
+            "output=… of the prediction that depends on every Fourier layer."
         )
     return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 

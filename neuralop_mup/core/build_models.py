@@ -84,7 +84,7 @@ def _weights_on_meta() -> Iterator[None]:
 
 @contextmanager
 def build_to_compare() -> Iterator[None]:
-    """Context in which models are constructed without side effects: random state, printed text, warnings and plans."""
+    """Construct models without side effects on the random state, and without printed text, warnings and plans."""
     comparing = _COMPARING.set(True)
     try:
         # UNO's constructor prints, and layers with unusual sizes emit warnings.

@@ -43,8 +43,8 @@ class ParameterInfo:
     base_shape : tuple of int
         Logical shape in the base model, which is inferred later.
     lacking : bool
-        Whether the base model lacks this parameter because it has fewer layers. ``base_shape`` is then the shape in its last
-        layer.
+        Whether the base model does not have this parameter because it has fewer layers. ``base_shape`` is then the shape in
+        its last layer.
     fixed : bool
         Whether no dimension of this parameter or of the parameters ``init_of`` grows.
     recognised : bool
@@ -174,7 +174,7 @@ def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str,
 
 
 def fourier_blocks(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield modules such as FNOBlocks, whose ``n_modes`` sets the modes of the convolutions in ``convs``."""
+    """Yield modules such as FNOBlocks that set the modes of the convolutions in ``convs``."""
     for name, module in model.named_modules():
         # Classes outside neuralop may store one number for all axes.
         if isinstance(getattr(module, "n_modes", 0), Sequence) and isinstance(getattr(module, "convs", None), nn.ModuleList):

@@ -1,9 +1,9 @@
 """Extend mup's base shapes by Fourier-mode dimensions and multipliers.
 
-``mup.MuAdam`` and ``mup.MuSGD`` call three methods of a parameter's ``infshape``: ``ninf()``, which returns one of mup's
-three classes, and ``width_mult()`` and ``fanin_fanout_mult_ratio()``, which return divisors of the learning rate.
-:class:`MupShape` returns values with which mup's optimizers use this package's learning rates. mup's own values would be
-wrong, because neuralop stores kernels as (in, out, …) and modes are not widths.
+``mup.MuAdam`` and ``mup.MuSGD`` call three methods of a parameter's ``infshape``. ``ninf()`` returns one of mup's three
+classes. ``width_mult()`` and ``fanin_fanout_mult_ratio()`` return divisors of the learning rate. :class:`MupShape` returns
+values that make mup's optimizers use this package's learning rates. mup's own values would be wrong, because neuralop stores
+kernels as (in, out, …) and modes are not widths.
 """
 
 import os

@@ -157,7 +157,7 @@ def _can_draw(module: nn.Module, name: str, what: object) -> bool:
 
 
 def _trusted(module: nn.Module, describing: set[Describe]) -> Iterator[type]:
-    """Yield a module's classes, up to the first one whose constructor may draw differently from ``describing``."""
+    """Yield a module's classes, up to the first class that may draw differently from ``describing``."""
     for cls in type(module).__mro__:
         yield cls
         # The constructors of torch's classes, including FSDP2's, draw no further tensors.

@@ -89,7 +89,7 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
     }
     if info.fixed:
         return ParamPlan(**what, why="does not grow: default initialization, base learning rate")
-    # A dense kernel whose output channels do not grow is a readout, so the initial output must be small.
+    # If the output channels of a dense kernel do not grow, it is a readout, and the initial output must be small.
     is_last = revision > 0 and param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
     m = multipliers("readout" if is_last else param.role, size, base_size, rule)
     r_in = size.fan_in / base_size.fan_in

@@ -55,16 +55,16 @@ def parametrize(
     Parameters
     ----------
     model : torch.nn.Module
-        An untrained model (see ``init``) from ``neuralop.models``, or a model whose layers are registered with
+        An untrained model (see ``init``) from ``neuralop.models``, or a model with layers that are registered with
         :func:`neuralop_mup.register_layer`. Spectral layers of published FNO code are recognised, with a warning
         (docs/howto/model.md). The model may be wrapped in DistributedDataParallel, DataParallel or torch.compile. Apply
         ``fully_shard`` and AveragedModel after this function.
     base : mapping, torch.nn.Module, callable or path, optional
-        The model size at which you tune. Pass constructor overrides such as ``{"hidden_channels": 32, "n_modes": (12,
-        12)}``, a model, a function that returns a model, or a file from :func:`save_base_shapes` or mup. The default is the
-        reference size, for which the default learning rates are chosen: 32 channels and n_modes 16 on each axis. The base
-        may also have fewer Fourier layers, e.g. ``{"n_layers": 4}``, if all layers are equal. Only ``MuSOAP`` scales with
-        depth (``base_depth``), because we found no depth rule for the other optimizers (docs/howto/proxy.md).
+        The model size for tuning. Pass constructor overrides such as ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a
+        model, a function that returns a model, or a file from :func:`save_base_shapes` or mup. The default is the reference
+        size of the default learning rates: 32 channels and n_modes 16 on each axis. The base may also have fewer Fourier
+        layers, e.g. ``{"n_layers": 4}``, if all layers are equal. Only ``MuSOAP`` scales with depth (``base_depth``),
+        because we found no depth rule for the other optimizers (docs/howto/proxy.md).
     rule : {"operator-norm", "log-modes", "none", "standard"} or callable, default "operator-norm"
         How kernels scale with Fourier modes, in addition to the width rule. ``operator-norm`` keeps the expected norm of a
         kernel's largest block at its base value. ``log-modes`` is Theorem 3.5 of the paper below, which is the limit of few
@@ -308,7 +308,7 @@ def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, whose base is saved, or any other model, which is saved as a base itself.
+        A model. If it is parametrized, its base is saved. Otherwise, the model itself is saved as a base.
     path : path
         File to write. It contains the base sizes of each parameter, with ``null`` for fixed dimensions. For kernels, these
         include the numbers of stored modes: n_modes, or n_modes // 2 + 1 on the last axis.

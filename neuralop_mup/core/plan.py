@@ -43,12 +43,12 @@ class ParamPlan:
     size, base_size : Size or None
         Sizes that the rule used, in this model and in the base model, or None for an empty parameter.
     lacking : bool
-        Whether the base model lacks this parameter because it has fewer layers. ``base_shape`` is then the shape in its last
-        layer.
+        Whether the base model does not have this parameter because it has fewer layers. ``base_shape`` is then the shape in
+        its last layer.
     frozen : bool
         Whether the layer's constructor freezes the parameter, or the parameter was frozen and does not grow.
     fixed : bool
-        Whether no dimension grows, in which case multipliers do not apply.
+        Whether no dimension grows. Multipliers do not apply to such parameters.
     divisor : float
         Divisor of the layer's input (``mup.MuReadout``), or 1 for other layers.
     """
@@ -105,8 +105,8 @@ class Plan:
     reason : str, default ""
         Explanation of the rule in one line.
     revision : int
-        Revision of the plan. It is 0 for plans of releases up to 0.3, in which κ depends on the width if only one side of a
-        kernel grows.
+        Revision of the plan. It is 0 for plans of releases up to 0.3. In these plans, κ depends on the width if only one
+        side of a kernel grows.
     function : callable or None
         The rule, if it is a function. A file only stores its name and the multipliers.
     at_base : str, default ""

@@ -68,7 +68,7 @@ def _sums(plan: Plan) -> Iterator[str]:
 
 
 def _matrices(plan: Plan) -> Iterator[str]:
-    """Yield warnings about layers that produce matrices for other layers, whose output grows faster than the width."""
+    """Yield warnings about layers that produce matrices for other layers, because such outputs outgrow the width."""
     width = max((growth for row in plan.rows if row.role in ("hidden", "spectral") for growth in _growths(row)), default=1.0)
     for row in plan.rows:
         if row.role == "input" and 1 < width < max(_growths(row), default=1.0) ** 0.75:

@@ -68,8 +68,7 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
     Returns
     -------
     dict of str to ParameterInfo
-        Copy of ``found`` in which recognised kernels have a description, and kernels that pass only one test have a
-        ``proposal``.
+        Copy of ``found``. Recognised kernels have a description, and kernels that pass only one test have a ``proposal``.
     """
     result, tensors = dict(found), dict(model.named_parameters())
     tested: dict[Any, dict[str, tuple[Axes, str]]] = {}
@@ -93,7 +92,7 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
 
 
 def proposal(axes: Axes, init: str) -> str:
-    """Return the Python code of a kernel's description, in which an unknown (empty) ``init`` is left open."""
+    """Return the Python code of a kernel's description, with a placeholder for an unknown (empty) ``init``."""
     return f"nm.Param('spectral', {axes}, {repr(init) if init else 'init=…'})"
 
 
@@ -127,7 +126,7 @@ def is_positive(p: torch.Tensor, axes: Axes) -> bool:
 
 
 def _guess_axes(p: torch.Tensor) -> Axes:
-    """Return the first choice of axes for which values look uniform on [0, 1/(in·out)), or an empty tuple."""
+    """Return the first choice of axes that makes values look uniform on [0, 1/(in·out)), or an empty tuple."""
     n = _n_modes_axes(p) + 2
     for i, j in itertools.combinations(range(n), 2):
         axes = ["modes_single"] * n + ["pair"] * (not p.is_complex())
@@ -240,7 +239,7 @@ class _Waves:
         self.kernels = {name: self._normal_like(self.layer.get_parameter(name)).requires_grad_() for name in self.names}
         widths = {n for p in self.kernels.values() for n in p.shape}
         self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
-        # For real fields, wavenumbers whose last component is positive represent all wavenumbers.
+        # For real fields, wavenumbers with a positive last component represent all wavenumbers.
         self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
         self.moved = cache(self._moved)
 

@@ -30,7 +30,7 @@ from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.infshape import load_shapes
 from neuralop_mup.errors import MupError, nearest
 
-# The reference size, for which the default learning rates are chosen.
+# The reference size of the default learning rates.
 WIDTH = 32
 MODES = 16
 # Argument names of widths and modes, first in neuralop (in GINO, they start with fno_), then in PhysicsNeMo, then in other
@@ -127,7 +127,8 @@ class RebuildableModel:
     def widths(self) -> list[str]:
         """Arguments that are widths.
 
-        In user-defined classes, kernels grow with each of them, or only with all of them together. The width of an image or of a decoder is excluded, as are factors such as 1.5.
+        In user-defined classes, kernels grow with each of them, or only with all of them together. The width of an image or
+        of a decoder is excluded, as are factors such as 1.5.
         """
         named = self.named_widths
         if keeps_arguments(self.model):  # a subclass may add arguments with other names

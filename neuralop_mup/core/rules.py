@@ -110,7 +110,7 @@ class Size:
     default_std : float, default 1.0
         Standard deviation of neuralop's own initialisation (:func:`default_std`).
     modes : tuple of int, default ()
-        Fourier modes per sign on each axis, ``n_modes_i // 2``. Empty for parameters to which κ is not applied.
+        Fourier modes per sign on each axis, ``n_modes_i // 2``. Empty for parameters without κ.
     blocks : int, default 1
         Number of independent channel blocks, one per stored mode.
     block : (int, int), default (1, 1)
@@ -220,8 +220,8 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
     factors : int
         Number of random factors, including a Tucker core.
     rank_power : float
-        1/2 for Tucker and CP, which reproduce ``kernel_std``, or 1 for TT, whose standard deviation is smaller by a factor
-        √ranks.
+        1/2 for Tucker and CP, which reproduce ``kernel_std``, or 1 for TT, which gives a standard deviation that is smaller
+        by a factor √ranks.
 
     Returns
     -------
@@ -465,7 +465,7 @@ def length_factor(steps: int, base_steps: int) -> float:
     Parameters
     ----------
     steps, base_steps : int
-        Numbers of optimizer steps of this run and of the run with which the learning rate was tuned.
+        Numbers of optimizer steps of this run and of the tuning run.
 
     Returns
     -------

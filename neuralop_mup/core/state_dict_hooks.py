@@ -1,15 +1,15 @@
 """Store the plan with the weights in the metadata of ``state_dict``.
 
-``state_dict()`` returns an OrderedDict with an attribute ``_metadata``, which contains a dict for each module. ``torch.save``
-keeps this attribute and ``load_state_dict`` receives it. The plan is stored there as JSON, so it is kept by neuralop's
-``save_checkpoint`` and ``Trainer(save_every=…)``, by DistributedDataParallel and by ``torch.save``. Loading weights with a
-different plan raises an error before any weight is copied. If modes may grow during training, the active modes are also
-stored and restored.
+``state_dict()`` returns an OrderedDict with an attribute ``_metadata``, which contains a dict for each module.
+``torch.save`` keeps this attribute and ``load_state_dict`` receives it. The plan is stored there as JSON, so it is kept by
+neuralop's ``save_checkpoint`` and ``Trainer(save_every=…)``, by DistributedDataParallel and by ``torch.save``. Loading
+weights with a different plan raises an error before any weight is copied. If modes may grow during training, the active
+modes are also stored and restored.
 
-neuralop adds an entry ``"_metadata"`` with the constructor arguments to the dict itself, but only reads a version number from
-it. Because this entry is not a tensor, safetensors cannot write the ``state_dict``, ``torch.load`` rejects it, and a module
-that contains the model (Lightning, DistributedDataParallel, torch.compile) cannot load it. Parametrized models therefore omit
-the entry, also inside other modules.
+neuralop adds an entry ``"_metadata"`` with the constructor arguments to the dict itself, but only reads a version number
+from it. Because this entry is not a tensor, safetensors cannot write the ``state_dict``, ``torch.load`` rejects it, and a
+module that contains the model (Lightning, DistributedDataParallel, torch.compile) cannot load it. Parametrized models
+therefore omit the entry, also inside other modules.
 """
 
 import warnings
@@ -158,8 +158,8 @@ def _restore_modes(model: nn.Module, modes: Mapping[str, Sequence[int]]) -> None
         module.n_modes = tuple(saved)
     if lower := [name for name in both if any(n > m for n, m in zip(before[name], modes[name], strict=False))]:
         warnings.warn(
-            f"Loading these weights reduced the model's n_modes from {tuple(before[lower[0]])} to "
-            f"{tuple(modes[lower[0]])}, with which they were saved. To train more modes, set n_modes after loading.",
+            f"Loading these weights reduced the model's n_modes from {tuple(before[lower[0]])} to the saved value "
+            f"{tuple(modes[lower[0]])}. To train more modes, set n_modes after loading.",
             UserWarning,
             stacklevel=2,
         )

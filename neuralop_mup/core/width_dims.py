@@ -124,7 +124,7 @@ def _check_fits(name: str, info: ParameterInfo, stored: Sequence[int | None], ba
 def _at_base(
     name: str, info: ParameterInfo, stored: Sequence[int | None], source: str, modes_matter: bool
 ) -> tuple[int, ...]:
-    """Return a base shape in which None, which marks fixed dimensions, is replaced by the model's size.
+    """Return a base shape with the model's size in place of None, which marks fixed dimensions.
 
     Raises
     ------
@@ -211,7 +211,7 @@ def _undescribed(
 
 
 def placed(param: Param, grows: tuple[bool, ...]) -> Param:
-    """Return the description of a parameter in this model, in which channels that do not grow are fixed.
+    """Return the description of a parameter in this model, with fixed channels if they do not grow.
 
     A matrix is hidden if it reads and writes growing channels, a readout if it only reads them, and an input otherwise. An
     undescribed parameter is a vector along the dimension that grows.

@@ -401,7 +401,7 @@ def _reach(seeds: Curve) -> float | None:
 
 
 def _width(n: int) -> float:
-    """Return t/√n, to which half the width of the interval over n seeds is proportional."""
+    """Return t/√n, which is proportional to half the width of the interval over n seeds."""
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)

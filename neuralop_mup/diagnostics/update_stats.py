@@ -1,4 +1,4 @@
-"""Measure how an optimizer step changes kernels and features, and with which learning rates.
+"""Measure the learning rates of an optimizer step and its effect on kernels and features.
 
 The operator norm of a kernel's update ΔR is the maximum over modes k of ‖ΔR_k‖, where ΔR_k is an in × out block and ‖·‖ is
 the spectral norm. The mode rule keeps this norm bounded as the number of modes grows (Li, Yoo, Yang, arXiv:2506.19396,
@@ -36,7 +36,7 @@ def update_stats(
     Parameters
     ----------
     model : torch.nn.Module
-        A model, parametrized or not, whose layers are all described.
+        A model of described layers, parametrized or not.
     optimizer : torch.optim.Optimizer
         Optimizer of the model.
     inputs : tensor or dict, optional

@@ -30,7 +30,7 @@ class FieldLoss(ABC):
         if reduction not in ("sum", "mean"):
             raise MupError(f"reduction is {reduction!r}, but must be 'sum' or 'mean', as in neuralop's losses.")
         self.reduction = reduction
-        self._seen: set[tuple] = set()  # grids whose data has been checked, separately for training and evaluation
+        self._seen: set[tuple] = set()  # grids with checked data, separately for training and evaluation
 
     def check_grid(self, y_pred: torch.Tensor) -> None:
         """Raise MupError unless the prediction has shape ``layout``, one channel and at least 4 points per axis."""

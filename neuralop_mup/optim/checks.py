@@ -43,7 +43,7 @@ _REMEDY = (
 
 
 def off_plan(groups: Groups, mults: Mapping[Any, tuple[str, float]]) -> str:
-    """Describe the first parameter whose learning rate does not follow the plan, or return an empty string.
+    """Describe the first parameter with a learning rate that does not follow the plan, or return an empty string.
 
     Learning rates of zero are ignored. Deviations that are small relative to ``initial_lr`` are also ignored, because at the
     end of a cosine schedule, only rounding errors or a low floor remain.
@@ -202,7 +202,7 @@ def check_same_groups(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
 def check_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Raise MupError unless a saved state has the groups of the optimizer and the settings of its class."""
     check_same_groups(optimizer, state)
-    # For states from earlier releases, torch itself adds missing settings whose default is True, False or None.
+    # For states from earlier releases, torch itself adds missing settings if their default is True, False or None.
     read = [key for key, value in optimizer.defaults.items() if value is not None and not isinstance(value, bool)]
     if missing := [key for key in read for group in state["param_groups"] if key not in group]:
         raise MupError(

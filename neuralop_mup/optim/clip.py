@@ -20,7 +20,7 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     Parameters
     ----------
     model : torch.nn.Module
-        A model, parametrized or not, whose layers are all supported.
+        A model of supported layers, parametrized or not.
     clip_value : float
         Largest allowed magnitude of the real and imaginary parts.
 

@@ -46,9 +46,9 @@ def param_groups(
     lr : float
         Learning rate of the base model, tuned on a small proxy model.
     optimizer : {"adam", "sgd"}, default "adam"
-        Family of the optimizer. ``adam`` is for optimizers whose updates do not scale with the gradient (Adam, AdamW,
-        RMSprop, Adagrad, Lion, …). ``sgd`` is for optimizers whose updates do (SGD with or without momentum). SGD only uses
-        the width rule, because the paper derives the mode rule for Adam.
+        Family of the optimizer. Use ``adam`` if updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion,
+        …), and ``sgd`` if they do (SGD with or without momentum). SGD only uses the width rule, because the paper derives
+        the mode rule for Adam.
     weight_decay : float, optional
         Weight decay of the base model. Decay is independent: the weight decay of each group is divided by the rule's factor,
         so that lr · weight_decay is the same in all groups. By default, the groups do not set a weight decay, so the

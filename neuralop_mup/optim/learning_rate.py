@@ -21,8 +21,9 @@ key                   meaning
 
 The effective rate depends on the keys in this table. Other keys describe the group. ``rule_mult`` is the rule's multiplier,
 and ``lr_mult`` is its product with the user's multiplier. ``lr`` already includes both. ``base_lr`` is the learning rate of
-the base model. ``own_rule`` marks groups whose multiplier does not come from the plan (MuSOAP's matrices). ``taken`` counts
-steps. Two keys are results for loggers: ``schedule_factor``, and ``step_lr``, which is the effective rate of the last step.
+the base model. ``own_rule`` marks groups with a multiplier that does not come from the plan (MuSOAP's matrices). ``taken``
+counts steps. Two keys are results for loggers: ``schedule_factor``, and ``step_lr``, which is the effective rate of the last
+step.
 """
 
 from collections.abc import Mapping

@@ -74,7 +74,8 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
         raise MupError(
             "The optimizer contains no parameters of this model. Build it from neuralop_mup.param_groups(model, lr=…)."
         )
-    # Check the ratios at construction for all parameters except kernels, whose ratios change with the modes.
+    # Check the ratios at construction for all parameters except kernels, because the ratios of kernels change with the
+    # modes.
     built = [{**group, "lr": group.get("lr_mult", group["lr"]), "base_lr": 1.0} for group in optimizer.param_groups]
     check_groups(resolved, built, family, resolved.parameters.keys() - resolved.mode_kernels.keys())
     former = getattr(optimizer, LR_HOOKS, None)
@@ -102,7 +103,7 @@ class LrHooks:
         # Reuse the same objects at every step, because compiled steps and captured graphs refer to them.
         self._step_view = object.__new__(of)
         self._groups: dict[int, dict[str, Any]] = {}
-        self._lrs: dict[int, torch.Tensor] = {}  # lr of groups whose lr is a tensor
+        self._lrs: dict[int, torch.Tensor] = {}  # learning rates that are tensors, by group
         self._warned = False
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:

@@ -49,7 +49,7 @@ class ResolvedModel:
     mode_kernels : mapping of str to str
         Maps the names of parameters with mode axes to the names of their convolutions.
     growing : mapping of str to str
-        The subset of ``mode_kernels`` whose modes may change during training and affect learning rates.
+        The subset of ``mode_kernels`` with modes that may change during training and affect learning rates.
     """
 
     model: nn.Module
@@ -136,10 +136,10 @@ def needs_model(build: Callable[P, T]) -> Callable[P, T]:
 
 
 def _growing(model: nn.Module, kernels: Mapping[str, str]) -> dict[str, str]:
-    """Return the kernels whose modes may change during training.
+    """Return the kernels with modes that may change during training.
 
-    These are kernels that were built with ``max_n_modes``, and kernels that only use some of their modes. The result is the
-    same for a model whose modes have already grown, so a resumed run has the same groups.
+    These are kernels that were built with ``max_n_modes``, and kernels that only use some of their modes. The result does
+    not change when modes grow, so a resumed run has the same groups.
     """
     declared = tuple(
         f"{name}.convs.".removeprefix(".")

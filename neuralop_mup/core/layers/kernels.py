@@ -106,7 +106,7 @@ def channels_of(layer: Any) -> tuple[int, ...]:
 
 @layer_type(SpectralConv)
 def spectral_conv(layer: SpectralConv) -> Description:
-    """Describe a complex kernel (in, out, modes…), whose last mode axis is halved for real data, and a bias (out, 1, …)."""
+    """Describe a complex kernel (in, out, modes…) and a bias (out, 1, …). Real data halves the last mode axis."""
     if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
         raise MupError(
             f"n_modes must not exceed max_n_modes={layer.max_n_modes} on any axis, got n_modes={layer.n_modes}. neuralop "

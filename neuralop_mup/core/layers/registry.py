@@ -1,7 +1,7 @@
 """Define descriptions of layers' parameters, and the registry of described layers.
 
-Each layer type has one description, which treats it as a layer in the middle of a model whose input and output channels grow
-with width. For a specific model, :mod:`neuralop_mup.core.width_dims` infers which channels grow.
+Each layer type has one description. It treats the layer as part of the middle of a model, so that its input and output
+channels grow with width. For a specific model, :mod:`neuralop_mup.core.width_dims` infers which channels grow.
 """
 
 from collections.abc import Callable, Mapping
@@ -122,14 +122,14 @@ UNKNOWN = "unknown"  # init of parameters without a description
 # of physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
-# Names of children whose Fourier layers run in parallel to other children, so that they do not add to the depth.
+# Names of children that run in parallel to other children, so that their Fourier layers do not add to the depth.
 BESIDE: dict[type, tuple[str, ...]] = {}
 # Layers that a model applies at every time step.
 RECURRENT: set[type] = set()
 
 
 def register_layer(layer_type: type, params: Describe | Description) -> None:
-    """Describe the parameters of a layer for which this package has no description.
+    """Describe the parameters of a layer that this package does not describe.
 
     This is only needed for parameters with two growing dimensions. :func:`neuralop_mup.parametrize` handles all other
     parameters, and recognizes the kernels of most published FNO code.

@@ -9,7 +9,7 @@ from neuralop_mup.core.layers.registry import Description, Param, layer_type
 
 @layer_type(SphericalConv)
 def spherical_conv(layer: SphericalConv) -> Description:
-    """Describe a kernel (in, out, degrees), stored as real numbers, in which all orders of a degree share one entry."""
+    """Describe a kernel (in, out, degrees), stored as real numbers. All orders of a degree share one entry."""
     stored = tuple(layer.weight.shape)[len(channels_of(layer)) :]
     active = tuple(min(n, m) for n, m in zip(layer.n_modes, stored, strict=False))
     modes = (("modes_single",) * len(active), active)

@@ -25,8 +25,8 @@ from neuralop_mup.torch_private import is_in_backward
 # Key in the metadata of an autograd node that stores the number of kernels on the longest path to its output. The metadata
 # is freed with the graph.
 _DEPTH = "neuralop_mup_depth"
-# Exponent for neuralop's RNO, whose gates only change part of the state in each time step. With 0.5, the learning rates were
-# too low, and without a correction, some runs failed (docs/howto/limits.md).
+# Exponent for neuralop's RNO, because its gates only change part of the state in each time step. With 0.5, the learning
+# rates were too low, and without a correction, some runs failed (docs/howto/limits.md).
 _RECURRENT_POWER = 0.25
 
 

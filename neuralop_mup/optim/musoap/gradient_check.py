@@ -98,7 +98,7 @@ def policy_of(groups: Groups) -> str:
 
 
 def _fault(norms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return 0 if all squares are finite and NaN otherwise, so that a single synchronization suffices."""
+    """Return 0 if all squares are finite and NaN otherwise, as a single number that needs one synchronization."""
     device, types = norms[0].device, {x.dtype for x in norms}
     of_types = [_squares(torch.stack([x.to(device) for x in norms if x.dtype == dtype])) for dtype in types]
     faults = [(squares * 0).sum().float() for squares in of_types]
@@ -111,7 +111,7 @@ def _squares(norms: torch.Tensor) -> torch.Tensor:
 
 
 def _raise(grads: Mapping[str, torch.Tensor]) -> None:
-    """Raise MupError, on all processes that share parameters, with the name of a parameter whose gradient is bad."""
+    """Raise MupError with the name of a bad gradient. All processes that share parameters raise together."""
     not_finite = [name for name, grad in grads.items() if not grad.isfinite().all()]
     too_large = [name for name, grad in grads.items() if not _squares(norm_of_each(upcast([grad]))[0]).isfinite()]
     first, *others = not_finite or too_large or ["a parameter on another process"]

@@ -89,7 +89,7 @@ def _matrix_layouts(resolved: ResolvedModel) -> dict[str, str]:
     """Return the layouts of all parameters that get matrix updates, by name.
 
     These are kernels and their factors, hidden linear layers, and 1×1 convolutions from width to width. AdamW trains layers
-    that do not grow, and convolutions with a stencil or groups, whose weight is not a single matrix.
+    that do not grow. It also trains convolutions with a stencil or groups, because their weight is not a single matrix.
     """
     layouts = {}
     for row in resolved.plan.rows:

@@ -112,8 +112,8 @@ class MuSOAP(torch.optim.Optimizer):
         steps that update it. This divides most of the cost per mode by ``mode_stride``. Layers with one block are updated at
         every step.
     refresh : int, default 10
-        Number of steps between updates of the bases, each of which is one QR iteration. The bases are also updated at steps
-        1, 2, 4, 8, … before the first of these.
+        Number of steps between updates of the bases. Each update is one QR iteration. The bases are also updated at steps 1,
+        2, 4, 8, … before the first of these.
     weight_decay : float, default 0.01
         Weight decay, which is decoupled and independent of width: each step shrinks weights by lr · weight_decay, where lr
         is the learning rate of the base model. Without weight decay, rollouts diverged in one of ten scenarios
@@ -307,7 +307,7 @@ class MuSOAP(torch.optim.Optimizer):
         ------
         MupError
             If a gradient contains NaN or infinity, or is so large that its squares overflow (in float32, if its norm exceeds
-            about 1e16). ``check`` determines at which step the error is raised. This step is not taken.
+            about 1e16). ``check`` determines when the error is raised. The step that raises it is not taken.
 
         Examples
         --------
@@ -418,9 +418,9 @@ class MuSOAP(torch.optim.Optimizer):
     def cooldown(self, n: int) -> None:
         """Decrease the learning rates from their current values to zero over the next ``n`` steps.
 
-        Call it to end a run whose length was not known, or to end a run early. The error is lowest if the cooldown is as
-        long as the preceding training. Shorter cooldowns give slightly higher errors. To continue training afterwards, load
-        a state from before the cooldown.
+        Call it to end a run of unknown length, or to end a run early. The error is lowest if the cooldown is as long as the
+        preceding training. Shorter cooldowns give slightly higher errors. To continue training afterwards, load a state from
+        before the cooldown.
 
         Parameters
         ----------

@@ -140,7 +140,7 @@ class _Placement:
         return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
 
     def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a process's shards of :func:`updated_tensors`, of which only the first two are sharded."""
+        """Return a process's shards of :func:`updated_tensors`. Only the first two tensors are sharded."""
         bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
         divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
         return [*divided, *tensors[2:]]

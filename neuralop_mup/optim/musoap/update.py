@@ -4,7 +4,7 @@ Gradients are real tensors X of shape (layers, d_1, …, d_r, parts, channels, *
 parts are the real and imaginary parts, and channels do not mix. For each axis of a block, all modes of a layer share one
 basis.
 
-All modes have the same update size, so modes whose gradients consist of rounding errors would move in random directions.
+All modes have the same update size, so modes without a gradient above the rounding errors would move in random directions.
 Sums in float32 have errors of about 1e-7 times the layer's largest gradient, and autocast rounds products below 6e-8 to
 zero. Both effects are detected by comparing each mode with the other modes of the layer.
 """
@@ -139,7 +139,7 @@ def direction(
     root = torch.sqrt(v, out=scratch.take("squares", v.shape, v))
     u.div_(root.add_(floor, alpha=_NOISE / sqrt(m * n)).unsqueeze(parts))
     norm = _squares(u, parts, scratch).sum(mixed, keepdim=True).sqrt_()
-    if min(m, n) == 1:  # if channels do not mix, they form one block per mode whose norm is exact
+    if min(m, n) == 1:  # if channels do not mix, they form one block per mode, and its norm is exact
         norm = norm.amax(parts, keepdim=True)
     else:
         # For random entries, the ratio of Frobenius norm to operator norm, to first order.
