@@ -28,13 +28,13 @@ def check_number(what: str, value: Any, tensor: bool = False) -> None:
 
 
 def check_positive(what: str, value: Any, finite: bool = True) -> None:
-    """Raise MupError unless ``value`` is above 0 and, by default, finite."""
+    """Raise MupError unless ``value`` is a positive number and, by default, finite."""
     if not _is_real(value) or not value > 0 or (finite and not math.isfinite(value)):
         raise MupError(f"{what} must be a {'finite ' if finite else ''}number > 0, got {value!r}.")
 
 
 def check_count(what: str, value: Any, unit: str = "", least: int = 1) -> None:
-    """Raise MupError unless ``value`` is an integer of at least ``least``."""
+    """Raise MupError unless ``value`` is an integer greater than or equal to ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise MupError(f"{what} must be an integer{f' number of {unit}' if unit else ''} ≥ {least}, got {value!r}.")
 

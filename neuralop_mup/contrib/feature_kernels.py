@@ -11,15 +11,15 @@ number (by default the mean of the prediction). With the mean inner product :mat
 Under μP, Φ and G are Θ(1) for any width and any grid. At initialisation, Q decreases as 1/√(CN), like the output. Training
 makes it Θ(1).
 
-The **tangent kernel** of the layer's kernel R, :math:`\langle\partial f^\alpha/\partial R, \partial f^\beta/\partial
-R\rangle` over all its real numbers, is a sum with one term per stored mode k, because R acts on each mode separately:
+The layer's kernel R acts on each mode separately. Its **tangent kernel** :math:`\langle\partial f^\alpha/\partial R,
+\partial f^\beta/\partial R\rangle` over all its real numbers is therefore a sum with one term per stored mode k:
 
 .. math:: \Theta^{\alpha\beta} = \sum_k \operatorname{Re}\,\Phi_k^{\alpha\beta}\, G_k^{\alpha\beta},\qquad
    \Phi_k^{\alpha\beta} = \sum_c \hat v_{c,k}^\alpha\, \overline{\hat v_{c,k}^\beta},\qquad
    G_k^{\alpha\beta} = \sum_c \overline{\hat g_{c,k}^\alpha}\, \hat g_{c,k}^\beta ,
 
-where :math:`\hat v` is the convolution's own transform of v, and :math:`\hat g_k = \partial f/\partial \hat s_k` is the
-transform of :math:`\partial f/\partial s`, doubled if mode -k is not stored. The tangent kernel is exact. It describes
+Here :math:`\hat v` is the convolution's own transform of v. The gradient :math:`\hat g_k = \partial f/\partial \hat s_k` is
+the transform of :math:`\partial f/\partial s`, doubled if mode -k is not stored. The tangent kernel is exact. It describes
 gradient flow, not Adam.
 
 Sources: Jacot, Gabriel, Hongler, "Neural Tangent Kernel", NeurIPS 2018, arXiv:1806.07572, for Θ. Li, Noci, Hanin, "Feature

@@ -45,7 +45,7 @@ _PARALLEL = ("params", "param_names", "layouts")
 
 
 class LearnedRates:
-    """Learn a multiplier on the learning rate of each role while the optimizer trains.
+    """Learn a multiplier for the learning rate of each role during training.
 
     It uses the hooks of ``optimizer.step``, so the training loop does not change. Each group stores its multiplier, between
     1/32 and 32, as ``learned_mult``. It scales the learning rate and the weight decay, and schedulers still control ``lr``.

@@ -77,7 +77,7 @@ class Monitor:
         optimizer = unwrap_optimizer(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise MupError(f"{type(optimizer).__name__} has no step hooks. Pass a torch.optim.Optimizer.")
-        kernels_of(unwrap(model))  # raises for models that cannot be measured
+        kernels_of(unwrap(model))  # raises MupError if the model cannot be measured
         self.latest: list[Record] = []
         self._model, self._to, self._every, self._probe = model, to, every, check_inputs(probe)
         self._steps: int | None = None  # unknown before the first step because a state may still be loaded

@@ -236,7 +236,7 @@ class Plan:
         Parameters
         ----------
         other : Plan
-            The plan to compare with.
+            Plan to compare with.
 
         Returns
         -------

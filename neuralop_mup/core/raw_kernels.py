@@ -151,7 +151,7 @@ def _is_drawn_by(word: str, p: torch.Tensor, axes: Axes) -> bool:
     return abs(float(p.abs().square().mean().sqrt()) / std - 1) < 4 / p.numel() ** 0.5
 
 
-# ------------------------------------------------------------------------------------------------ layers of other sizes
+# ------------------------------------------------------------------------------------------------ layers at other sizes
 
 
 def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:

@@ -28,7 +28,7 @@ class FieldLoss(ABC):
 
     def __init__(self, reduction: str = "sum") -> None:
         if reduction not in ("sum", "mean"):
-            raise MupError(f"reduction is {reduction!r}, but must be 'sum' or 'mean', as in neuralop's losses.")
+            raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, got {reduction!r}.")
         self.reduction = reduction
         self._seen: set[tuple] = set()  # grids with checked data, separately for training and evaluation
 
@@ -91,7 +91,7 @@ class FieldLoss(ABC):
             self._seen.add(kind)
             if message:
                 warnings.warn(message, UserWarning, stacklevel=2)
-        half = y_pred.dtype in (torch.float16, torch.bfloat16)  # too imprecise for second derivatives
+        half = y_pred.dtype in (torch.float16, torch.bfloat16)  # half precision is too imprecise for second derivatives
         losses = self.per_sample(y_pred.float() if half else y_pred, x)
         return losses.sum() if self.reduction == "sum" else losses.mean()
 
@@ -120,7 +120,8 @@ def needed(name: str, values: torch.Tensor | None) -> torch.Tensor:
 def relative_l2(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """Return ‖values − reference‖ / ‖reference‖ per sample, like neuralop's LpLoss but with gradient 0 at zero, not NaN."""
     distance = torch.linalg.vector_norm((values - reference).flatten(1), dim=1)
-    return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)  # as in LpLoss, so that 0 / 0 is 0
+    # the constant of LpLoss, with which 0 / 0 is 0
+    return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)
 
 
 class DarcyEqnLoss(FieldLoss):
@@ -176,7 +177,7 @@ class DarcyEqnLoss(FieldLoss):
     ) -> None:
         super().__init__(reduction)
         if face_average not in _MEANS:
-            raise MupError(f"face_average is {face_average!r}: {nearest(str(face_average), _MEANS)}")
+            raise MupError(f"Unknown face_average {face_average!r}: {nearest(str(face_average), _MEANS)}")
         self.face_average = face_average
         if not 0 < torch.as_tensor(forcing).abs().max() < torch.inf:
             raise MupError("forcing must be finite and not zero everywhere, because the residual is relative to it.")

@@ -133,7 +133,7 @@ class MuSOAP(torch.optim.Optimizer):
     betas, eps, foreach : optional
         Settings of AdamW, as in ``torch.optim.AdamW``.
     capturable : bool, default False
-        Whether AdamW counts its steps on the device. :func:`~neuralop_mup.capture_steps` sets it.
+        Whether AdamW counts its steps on the device. :func:`~neuralop_mup.capture_steps` enables this.
     check : {"now", "next", "skip", "off"}, optional
         What to do if a gradient is not finite, or if its squares overflow. ``now`` (the default on a CPU) waits for the
         device and raises an error at this step. ``next`` (the default on other devices) sets all gradients of the step to
@@ -235,7 +235,7 @@ class MuSOAP(torch.optim.Optimizer):
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
         if check is not None and check not in CHECKS:
-            raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
+            raise MupError(f"Unknown check {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, adamw_lr)
         steps, base_scale = None if steps is None else int(steps), None
         resolved = resolve(model)

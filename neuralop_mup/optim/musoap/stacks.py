@@ -187,7 +187,7 @@ class Blocks:
     def active_modes(self, period: int) -> ActiveModes:
         """Return the modes that the next step updates: every ``period``-th mode along the axis with the most modes."""
         layers, mixed, channels, modes = self._sizes
-        size = max(modes, default=1)  # without mode axes, everything is updated
+        size = max(modes, default=1)  # without mode axes, all entries are updated
         period = min(period, size)
         key = (period, self.step % period)
         if key not in self._active:

@@ -129,7 +129,7 @@ def direction(
     r = len(averages.bases)
     parts, mixed = r + 1, tuple(range(1, r + 1))
     noise_gate, has_gradient = _noise_gates(x, r, precision, scratch)
-    v = averages.v.movedim(r, 1)  # (layers, d_r, d_1, …), the order of rotated tensors
+    v = averages.v.movedim(r, 1)  # permuted to (layers, d_r, d_1, …), like rotated tensors
     v.lerp_(_squares(_rotated(x, averages.bases, scratch), parts, scratch), 1 - beta2)
     u = _rotated(nesterov_momentum, averages.bases, scratch)
     m, n = block
