@@ -6,7 +6,7 @@
 >>> model = nm.parametrize(model, base={"n_modes": (12, 12), "hidden_channels": 32})
 >>> optimizer = nm.MuAdam(model, lr=8e-3)
 
-What is not spelled out here, or by ``losses`` and ``lab``, is private: its name and place may change.
+Names that are not listed here, in ``losses`` or in ``lab`` are private and may change.
 """
 
 from importlib import import_module as _import_module
@@ -44,21 +44,21 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    # put a model into μP, look at it, take it out again
+    # Parametrize a model, inspect it, and remove the parametrization.
     "parametrize",
     "unparametrize",
     "is_parametrized",
     "summary",
     "save_base_shapes",
     "Plan",
-    # large models: built without memory, shared between processes, saved and resumed
+    # Large models: deferred initialisation, sharding, saving and loading.
     "initialize",
     "shard",
     "unwrap",
     "save_plan",
     "load_plan",
     "load_checkpoint",
-    # optimizers
+    # Optimizers.
     "MuAdam",
     "MuAdamW",
     "MuSGD",
@@ -94,16 +94,16 @@ __all__ = [
     "Tuned",
     "load_tuned",
     "log2_grid",
-    # the theory, a mode rule of your own (rules.RULES), layers of your own
+    # The rules, including rules.RULES for custom mode rules, and custom layers.
     "rules",
     "register_layer",
     "Param",
     "Alias",
-    # errors
+    # Errors.
     "MupError",
 ]
 
-# Loaded when first used: training a model needs neither plotting nor, Optuna and problems.
+# Import these names on first use, because training a model does not need plotting, Optuna or the problems.
 _LAZY = {
     **dict.fromkeys(("train", "tune", "transfer", "sweep", "Tuned", "load_tuned", "log2_grid"), "lab"),
     **dict.fromkeys(("kernels", "Kernels"), "contrib.feature_kernels"),
@@ -123,7 +123,7 @@ def __getattr__(name: str):
             value = getattr(_import_module(f"neuralop_mup.{_LAZY[name]}"), name)
         except ModuleNotFoundError as error:
             raise MupError(
-                f'neuralop_mup.{name} needs {error.name}, which is not installed: in a checkout, pip install ".[lab]".'
+                f'neuralop_mup.{name} needs {error.name}, which is not installed. In a checkout, run: pip install ".[lab]"'
             ) from error
         globals()[name] = value
         return value

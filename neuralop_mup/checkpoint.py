@@ -1,4 +1,4 @@
-"""Save and load plans: in plan files, in state dicts, and in neuralop's checkpoint folders."""
+"""Save and load plans in plan files, state dicts and neuralop's checkpoint folders."""
 
 import os
 import re
@@ -32,7 +32,7 @@ _ACTIVATIONS = [getattr(functional, name) for name in ("elu", "gelu", "leaky_rel
 
 
 def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
-    """Write a model's plan to a JSON file: base shapes, rule and its version, every multiplier.
+    """Write a model's plan, with its base shapes, versioned rule and multipliers, to a JSON file.
 
     A state dict already includes the plan. Use a plan file for formats that store only tensors, such as
     ``torch.distributed.checkpoint``.
@@ -40,14 +40,14 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, wrapped or not.
+        A parametrized model. It may be wrapped.
     path : path
-        File to write. On failure, an existing file does not change.
+        File to write. On failure, an existing file is left unchanged.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, its weights are not drawn yet, or the file cannot be written.
+        If the model is not parametrized, if its weights have not been initialised yet, or if the file cannot be written.
 
     Examples
     --------
@@ -58,7 +58,9 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
     """
     plan = get_plan(model)
     if status_of(unwrap(model)) is WeightsStatus.FRESH:
-        raise MupError("The weights are not drawn yet: call neuralop_mup.initialize(model) before saving its plan.")
+        raise MupError(
+            "The weights have not been initialised yet. Call neuralop_mup.initialize(model) before saving the plan."
+        )
     with replace_file(path, "the plan") as part:
         part.write_text(plan.to_json())
 
@@ -66,13 +68,13 @@ def save_plan(model: nn.Module, path: str | os.PathLike) -> None:
 def load_plan(model: nn.Module, source: str | os.PathLike | Mapping | Plan, *, trusted: bool = False) -> nn.Module:
     """Attach a saved plan to a model without rescaling its weights.
 
-    Use it for a model with weights from a checkpoint, before or after loading them. ``MuSOAP`` then uses its learning rate
-    for trained weights. If the model is already parametrized, the plans must agree.
+    Use it before or after loading weights from a checkpoint. ``MuSOAP`` then uses its default learning rate for trained
+    weights. If the model is already parametrized, the two plans must agree.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model, wrapped or not, sharded or not.
+        The model. It may be wrapped or sharded.
     source : path, mapping or Plan
         A file from :func:`save_plan`, a state dict, a file with a state dict, or a plan.
     trusted : bool, default False
@@ -116,10 +118,10 @@ def load_checkpoint(
     name: str | None = None,
     trusted: bool = False,
 ) -> int:
-    """Load a checkpoint of neuralop's ``Trainer(save_every=…)`` or ``save_training_state``, including the plan.
+    """Load a checkpoint, including its plan, that neuralop's Trainer or ``save_training_state`` wrote.
 
-    All files are checked before anything is loaded. neuralop's ``resume_from_dir`` checks nothing and repeats the saved
-    epoch. Instead use::
+    All files are validated before any state is loaded. neuralop's ``resume_from_dir`` performs no such checks and repeats
+    the last saved epoch. To resume training, use this function instead::
 
         trainer.start_epoch = nm.load_checkpoint("ckpt", model, optimizer, scheduler)
         trainer.train(train_loader, test_loaders, optimizer, scheduler, …)
@@ -129,9 +131,9 @@ def load_checkpoint(
     folder : path
         ``save_dir`` of the Trainer.
     model : torch.nn.Module
-        The model. Without a plan, the saved one is attached; otherwise the plans must agree.
+        The model. If it has no plan, the saved plan is attached. Otherwise the two plans must agree.
     optimizer, scheduler : optional
-        Optimizer and scheduler of ``model``, built as before the save. Their states are loaded if given.
+        Optimizer and scheduler of ``model``, built as in the saved run. If given, their saved states are loaded.
     name : str, optional
         ``best_model`` or ``model``. Default: the last one saved, to which optimizer state and epoch belong.
     trusted : bool, default False
@@ -140,7 +142,7 @@ def load_checkpoint(
     Returns
     -------
     int
-        Epoch to continue with, or 0 if the folder does not store it.
+        Epoch to continue with, or 0 if the checkpoint does not store an epoch.
 
     Raises
     ------
@@ -169,9 +171,9 @@ def load_checkpoint(
     is_latest = manifest.get("model") in (None, path.name)
     if not is_latest and (optimizer is not None or scheduler is not None):
         raise MupError(
-            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, but {path.name!r} has "
-            "weights of another epoch. Omit name to continue from the last save, or load these weights without an "
-            "optimizer and a scheduler."
+            f"The optimizer and scheduler in {str(folder)!r} were saved with {manifest['model']!r}, but {path.name!r} "
+            "contains the weights of a different epoch. Omit name to continue from the last save, or load these weights "
+            "without an optimizer and a scheduler."
         )
     weights = load_file(path, trusted)
     plan = fit_plan(bare, plan_in(weights, repr(str(path))), repr(str(path)))
@@ -189,7 +191,7 @@ def load_checkpoint(
 
 
 def _status_with_loaded_weights(model: nn.Module) -> WeightsStatus:
-    """Return the status of weights that come, or came, from a file."""
+    """Return the status of a model whose weights are, or will be, loaded from a file."""
     if not is_parametrized(model):
         return WeightsStatus.TRAINED
     status = status_of(model)
@@ -197,7 +199,7 @@ def _status_with_loaded_weights(model: nn.Module) -> WeightsStatus:
 
 
 def plan_in(source: Any, name: str) -> Plan:
-    """Return a plan, or the plan in a state dict or in a dict of several; ``name`` describes the source in errors."""
+    """Return ``source`` if it is a plan, or the plan in a state dict or in a dict of state dicts."""
     if isinstance(source, Plan):
         return source
     states = [source, *source.values()] if isinstance(source, Mapping) else []
@@ -206,8 +208,8 @@ def plan_in(source: Any, name: str) -> Plan:
             if isinstance(entry, Mapping) and KEY in entry:
                 return Plan.from_json(entry[KEY])
     raise MupError(
-        f"{name} has no plan: the saved model was not parametrized, or its entries were copied out of the state dict. Pass "
-        "a file from neuralop_mup.save_plan; or call parametrize(model, init=False) and load the weights afterwards."
+        f"{name} has no plan: the saved model was not parametrized, or its entries were copied to a new dict. Pass a file "
+        "written by neuralop_mup.save_plan, or call parametrize(model, init=False) and then load the weights."
     )
 
 
@@ -240,7 +242,7 @@ def _layers(kind: type[nn.Module] = nn.Module) -> Iterator[type[nn.Module]]:
 
 
 def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
-    """Return the plan with all fields for this model; raise if the plan does not match the model or its own rule."""
+    """Return the plan completed for this model; raise MupError if it does not match the model or its own rule."""
     if is_parametrized(model):
         ours = get_plan(model)
         check_same_plan(ours, plan, f"{source} belongs")
@@ -248,24 +250,24 @@ def fit_plan(model: nn.Module, plan: Plan, source: str) -> Plan:
     found = describe_model(model)
     check_no_plan(model)
     unmatched = sorted(found.keys() ^ {row.name for row in plan})
-    lines = [f"{name}: not in the {'plan' if name in found else 'model'}" for name in unmatched]
+    lines = [f"{name} is not in the {'plan' if name in found else 'model'}" for name in unmatched]
     lines = lines or [line for name, info in found.items() if (line := _shape_difference(info, plan[name]))]
     if not lines:
         again = _remake_plan(plan, found)
         lines = plan.differences(again)
     if lines:
         raise MupError(
-            f"The plan of {source} does not fit this {type(model).__name__} ({listed(lines)}). Build the model with the "
-            "arguments of the saved one."
+            f"The plan of {source} does not match this {type(model).__name__} ({listed(lines)}). Build the model with the "
+            "same arguments as the saved model."
         )
     return again
 
 
 def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
-    """Compute the plan of a model again from the base shapes, growing dimensions and rule of a saved plan."""
+    """Recompute a model's plan from the base shapes, growing dimensions and rule of a saved plan."""
     grows = {row.name: tuple(kind in GROWS and not row.fixed for kind in row.axes) for row in plan.rows}
     found = dict(found)
-    for row in plan.rows:  # trained weights no longer have the initial values by which a kernel is recognised
+    for row in plan.rows:  # trained weights no longer have the initial values that identify a kernel
         if RECOGNISED in row.why and found[row.name].param.init == UNKNOWN:
             param = Param(row.role, row.axes, row.init)
             found[row.name] = replace(found[row.name], param=param, recognised=True)
@@ -274,7 +276,7 @@ def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
         found[row.name] = replace(found[row.name], shape=row.shape, base_shape=row.base_shape, lacking=row.lacking)
     if plan.function is not None or plan.rule in RULES:
         return replace(plan, rows=make_rows(found, plan.mode_rule, plan.init_mult, plan.revision))
-    # The rule is a user's function that is unavailable: only the file has the kernels' multipliers.
+    # The rule is a user-defined function that is not available, so the kernels' multipliers are read from the file.
     rows = make_rows(found, "none", plan.init_mult, plan.revision)
     numbers = ("init_mult", "lr_mult", "sgd_lr_mult", "why")
     return replace(
@@ -287,13 +289,13 @@ def _remake_plan(plan: Plan, found: Mapping[str, ParameterInfo]) -> Plan:
 
 
 def _shape_difference(f: ParameterInfo, row: ParamPlan) -> str:
-    """Describe how a plan's shape differs from the model's; fewer active modes than stored ones are allowed."""
+    """Describe how a shape in the plan differs from the model's; a plan may have fewer active modes than are stored."""
     fits = len(row.axes) == len(row.shape) == len(f.shape) and all(
         planned == here or (f.shape != f.tensor_shape and kind.startswith("modes") and planned <= stored)
         for kind, planned, here, stored in zip(row.axes, row.shape, f.shape, f.tensor_shape, strict=True)
     )
     in_plan, in_model = ("×".join(map(str, shape)) for shape in (row.shape, f.shape))
-    return "" if fits else f"{row.name}: shape {in_plan} in the plan, {in_model} in the model"
+    return "" if fits else f"{row.name} has shape {in_plan} in the plan but {in_model} in the model"
 
 
 def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
@@ -301,25 +303,25 @@ def _weights_file(folder: Path, name: str | None, manifest: Mapping) -> Path:
     names = [f"{name}_state_dict.pt"] if name else last
     found = [path for n in names if (path := folder / n).is_file()]
     if not found:
-        raise MupError(f"{str(folder)!r} has no checkpoint: expected {' or '.join(names)}.")
+        raise MupError(f"{str(folder)!r} contains no checkpoint. Expected {' or '.join(names)}.")
     if len(found) > 1:
         raise MupError(
-            f"{str(folder)!r} holds {' and '.join(path.name for path in found)}, without a manifest to select one: pass "
-            "name='model' or name='best_model'."
+            f"{str(folder)!r} contains {' and '.join(path.name for path in found)}, but no manifest that selects one of "
+            "them. Pass name='model' or name='best_model'."
         )
     return found[0]
 
 
 def _check_scheduler_state(scheduler: Any, state: Any) -> None:
-    """Raise for the state of another scheduler class: torch's schedulers accept any attributes."""
+    """Raise MupError if the state is from a different scheduler class, because torch's schedulers accept any attributes."""
 
-    # Settings have no leading underscore; only some versions of torch store verbose.
+    # Names of settings have no leading underscore. Only some versions of torch store verbose.
     ours, theirs = (
         {key for key in kept if not key.startswith("_") and key != "verbose"} if isinstance(kept, Mapping) else set()
         for kept in (scheduler.state_dict(), state)
     )
     if ours != theirs:
         raise MupError(
-            f"The saved scheduler state does not belong to a {type(scheduler).__name__}. Build the scheduler as before the "
-            "save, or pass None to continue without its state."
+            f"The saved scheduler state does not belong to a {type(scheduler).__name__}. Build the scheduler as in the "
+            "saved run, or pass None to continue without its state."
         )

@@ -23,7 +23,8 @@ class Diverged(MupError):
     """Training diverged: a value is not finite, usually because the learning rate is too large."""
 
 
-# A typo in a short word still has this ratio (adma, adam); words that only share letters (width, rank) do not.
+# Similarity ratio above which a name is suggested. A typo in a short word reaches it (adma, adam), but words that only share
+# some letters (width, rank) do not.
 _CUTOFF = 0.75
 
 
@@ -37,7 +38,7 @@ def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
     valid : iterable of str
         All valid names.
     prefix : str
-        Text to show before each valid name; it is ignored in the comparison.
+        Text to show before each valid name. The comparison ignores it.
 
     Returns
     -------
@@ -45,7 +46,7 @@ def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
         ``"did you mean 'burgers'?"`` or ``"expected one of burgers, darcy."``
     """
     valid = sorted(valid)
-    lower = {word.lower(): word for word in reversed(valid)}  # compare without case: soap is close to MuSOAP
+    lower = {word.lower(): word for word in reversed(valid)}  # ignore case, so that "soap" matches "MuSOAP"
     close = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=_CUTOFF)
     if close:
         return f"did you mean {prefix + lower[close[0]]!r}?"
@@ -53,5 +54,5 @@ def nearest(name: str, valid: Iterable[str], prefix: str = "") -> str:
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Return the first four lines and the number of further ones, in one line."""
+    """Join the first four lines with semicolons, followed by the number of remaining lines."""
     return "; ".join([*lines[:4], *([f"… {len(lines) - 4} more"] if len(lines) > 4 else [])])

@@ -11,15 +11,15 @@ from neuralop_mup.errors import MupError
 
 @contextmanager
 def whole_file(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield a temporary path that replaces ``path`` at the end; on failure an existing file does not change.
+    """Yield a temporary path that replaces ``path`` on success; on failure, an existing file is left unchanged.
 
     Concurrent writers use different temporary paths, so a reader always sees one complete file. The temporary file is
-    created immediately, so a folder that is not writable raises before any work.
+    created immediately, so that an unwritable folder raises an error before any work is done.
 
     Raises
     ------
     OSError
-        If the file cannot be written: full disk, missing or read-only folder.
+        If the file cannot be written, e.g. because the disk is full or the folder is missing or read-only.
     """
     target = Path(path)
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
@@ -27,7 +27,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
     try:
         yield part
         with open(part, "rb+") as file:
-            os.fsync(file.fileno())  # otherwise a power cut may leave an empty file under the new name
+            os.fsync(file.fileno())  # otherwise a power failure may leave an empty file
         os.replace(part, target)
     except BaseException:
         with suppress(OSError):
@@ -37,7 +37,7 @@ def whole_file(path: str | os.PathLike) -> Iterator[Path]:
 
 @contextmanager
 def replace_file(path: str | os.PathLike, what: str) -> Iterator[Path]:
-    """Like :func:`whole_file`, but raise MupError, for paths from the user.
+    """Like :func:`whole_file`, but raise MupError instead of OSError.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def replace_file(path: str | os.PathLike, what: str) -> Iterator[Path]:
     Raises
     ------
     MupError
-        If the file cannot be written: full disk, missing or read-only folder.
+        If the file cannot be written, e.g. because the disk is full or the folder is missing or read-only.
     """
     try:
         with whole_file(path) as part:

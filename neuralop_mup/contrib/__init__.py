@@ -1,1 +1,1 @@
-"""Optional tools beyond μP and MuSOAP. They import the core; the core never imports them."""
+"""Optional tools beyond μP and MuSOAP. They import the core, but the core never imports them."""

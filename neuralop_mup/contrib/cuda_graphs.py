@@ -1,7 +1,7 @@
 """Run steps of MuSOAP as CUDA graphs.
 
-Host work (the step's learning rate, the end of training, reports about bad gradients) runs at every step. Device work is
-captured once for each step of a cycle and then replayed.
+Work on the host runs at every step: computing the learning rate, detecting the end of training, and reporting non-finite
+gradients. Work on the device is captured once for each step of a cycle and then replayed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from neuralop_mup.optim.learning_rate import FACTORS, effective_decay, effective
 from neuralop_mup.optim.musoap.gradient_check import policy_of
 from neuralop_mup.optim.musoap.optimizer import MuSOAP
 
-# Values that a graph repeats as captured. Learning rates are read from the device.
+# Settings that a graph replays with the captured values. Learning rates are read from device tensors instead.
 _FROZEN = ("momentum", "beta2", "mode_stride", "refresh", "weight_decay", "betas", "eps", "check")
 
 
 def capture_steps(optimizer: MuSOAP) -> None:
-    """Replay CUDA graphs in ``optimizer.step()``, to save kernel launches for small models.
+    """Make ``optimizer.step()`` replay CUDA graphs, which saves kernel launches for small models.
 
     The first steps run normally. Then each of the next ``optimizer.cycle`` steps is captured and later replayed. Learning
-    rates, schedules, ``steps`` and ``cooldown`` work as before. A graph reads gradients at fixed addresses: call
+    rates, schedules, ``steps`` and ``cooldown`` work as before. A graph reads gradients at fixed addresses, so call
     ``optimizer.zero_grad(set_to_none=False)``. Copies and pickles of the optimizer run without graphs.
 
     Parameters
@@ -34,8 +34,8 @@ def capture_steps(optimizer: MuSOAP) -> None:
     Raises
     ------
     MupError
-        If parameters are not all on one CUDA device, several processes share the work, or ``check`` is "now". In a step:
-        if gradients, weights, states or settings changed since the capture.
+        If the parameters are not all on one CUDA device, if several processes share the work, or if ``check`` is "now". In
+        ``optimizer.step``, if gradients, weights, states or settings have changed since the capture.
 
     Examples
     --------
@@ -52,8 +52,9 @@ def capture_steps(optimizer: MuSOAP) -> None:
     shared = {optimizer._process_group, optimizer._replicas} != {None} or any(hasattr(p, "placements") for p in params)
     if shared or policy == "now" or {p.device for p in params} - {params[0].device} or not params[0].is_cuda:
         raise MupError(
-            "CUDA graphs need all parameters of one process on one CUDA device and steps without synchronization. These "
-            f"parameters are on {devices}, {'shared, ' if shared else ''}with check={policy!r}: train without capture_steps."
+            "CUDA graphs need a single process with all parameters on one CUDA device, and steps without synchronization. "
+            f"These parameters are on {devices}{', shared between processes' if shared else ''}, and check is {policy!r}. "
+            "Train without capture_steps."
         )
     for group in optimizer.param_groups:
         group["capturable"] = True
@@ -62,7 +63,7 @@ def capture_steps(optimizer: MuSOAP) -> None:
 
 
 class Captured:
-    """Replacement for ``MuSOAP._on_device`` that captures and replays."""
+    """Replacement for ``MuSOAP._on_device`` that captures steps as CUDA graphs and replays them."""
 
     def __init__(self, optimizer: MuSOAP) -> None:
         self._optimizer = optimizer
@@ -72,7 +73,7 @@ class Captured:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def __call__(self, groups: list[dict[str, Any]]) -> None:
-        """Run the next step, without a graph until the warm-up of all states is over."""
+        """Run the next step, without a graph until all states are warmed up."""
         batches = [b for _, own in self._optimizer._batches.values() for b in own if b.params[0].grad is not None]
         if not self._known and min([groups[0]["taken"], *(b.step for b in batches)]) < max(
             group["refresh"] for group in groups
@@ -88,9 +89,9 @@ class Captured:
         self._known = self._known or found
         if changed := [what for what in found if found[what] != self._known[what]]:
             raise MupError(
-                f"The {' and '.join(changed)} of this optimizer changed after steps were captured, but a CUDA graph "
-                "uses fixed addresses and settings. Call optimizer.zero_grad(set_to_none=False); after any other change "
-                "call neuralop_mup.capture_steps(optimizer) again."
+                f"The {' and '.join(changed)} of this optimizer changed after steps were captured, but a CUDA graph uses "
+                "fixed addresses and settings. Call optimizer.zero_grad(set_to_none=False). After any other change, call "
+                "neuralop_mup.capture_steps(optimizer) again."
             )
         for rate, group in zip(self._rates, groups, strict=True):
             rate.fill_(effective_lr(group))

@@ -1,25 +1,26 @@
-r"""Kernels between samples at each Fourier layer, forward and backward, and their change during training.
+r"""Compute forward and backward kernels between samples at each Fourier layer.
 
-A Fourier layer maps features v to s, both with C channels on N grid points. For samples α and β, let :math:`f^\alpha` be
-one number per sample (by default the mean of the prediction). With the mean inner product
-:math:`\langle u, w\rangle = \frac{1}{CN}\sum_{c,x} u_c(x)\,w_c(x)` and its gradient :math:`z = CN\,\partial f/\partial s`:
+A Fourier layer maps features v to s, both with C channels on N grid points. For a sample α, let :math:`f^\alpha` be one
+number (by default the mean of the prediction). With the mean inner product :math:`\langle u, w\rangle =
+\frac{1}{CN}\sum_{c,x} u_c(x)\,w_c(x)` and the corresponding gradient :math:`z = CN\,\partial f/\partial s`, the kernels are
 
 .. math:: \Phi^{\alpha\beta} = \langle v^\alpha, v^\beta\rangle,\qquad
    G^{\alpha\beta} = \langle z^\alpha, z^\beta\rangle,\qquad
    Q^{\alpha\beta} = \langle s^\alpha, z^\beta\rangle .
 
-Under μP, Φ and G are Θ(1) at any width and on any grid. At initialisation Q falls as one over the root of C N, as the output
-does; training makes it Θ(1).
+Under μP, Φ and G are Θ(1) for any width and any grid. At initialisation, Q decreases as 1/√(CN), like the output. Training
+makes it Θ(1).
 
-The **tangent kernel** of the layer's kernel R, :math:`\langle\partial f^\alpha/\partial R, \partial f^\beta/\partial
-R\rangle` over all its real numbers, is a sum of one product per stored mode k, since R acts on each mode separately:
+The layer's kernel R acts on each mode separately. Its **tangent kernel** :math:`\langle\partial f^\alpha/\partial R,
+\partial f^\beta/\partial R\rangle` over all its real numbers is therefore a sum with one term per stored mode k:
 
 .. math:: \Theta^{\alpha\beta} = \sum_k \operatorname{Re}\,\Phi_k^{\alpha\beta}\, G_k^{\alpha\beta},\qquad
    \Phi_k^{\alpha\beta} = \sum_c \hat v_{c,k}^\alpha\, \overline{\hat v_{c,k}^\beta},\qquad
    G_k^{\alpha\beta} = \sum_c \overline{\hat g_{c,k}^\alpha}\, \hat g_{c,k}^\beta ,
 
-with the convolution's own transform :math:`\hat v` and :math:`\hat g_k = \partial f/\partial \hat s_k`, the transform of
-:math:`\partial f/\partial s`, doubled if mode -k is not stored. It is exact, and describes gradient flow, not Adam.
+Here :math:`\hat v` is the convolution's own transform of v. The gradient :math:`\hat g_k = \partial f/\partial \hat s_k` is
+the transform of :math:`\partial f/\partial s`, doubled if mode -k is not stored. The tangent kernel is exact. It describes
+gradient flow, not Adam.
 
 Sources: Jacot, Gabriel, Hongler, "Neural Tangent Kernel", NeurIPS 2018, arXiv:1806.07572, for Θ. Li, Noci, Hanin, "Feature
 Learning in the Proportional Limit", for Φ, G and Q: work in progress, cited from the notes of STAT 946, lecture 19
@@ -43,7 +44,7 @@ from neuralop_mup.errors import MupError
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels between samples for each Fourier layer, by layer name, in the order of calls.
+    """Kernels between samples for each Fourier layer, keyed by layer name in the order of calls.
 
     Attributes
     ----------
@@ -67,7 +68,7 @@ class Kernels:
     forward: dict[str, torch.Tensor]
     backward: dict[str, torch.Tensor]
     mixed: dict[str, torch.Tensor]
-    _tangent: dict[str, Any]  # a reason (str) for layers with an unknown transform
+    _tangent: dict[str, Any]  # a str with the reason if the transform of a layer is unknown
 
     @property
     def tangent(self) -> dict[str, torch.Tensor]:
@@ -95,7 +96,7 @@ class Kernels:
         return self._tangent
 
     def change(self, before: "Kernels") -> list[dict[str, Any]]:
-        """Return the relative change of each kernel: ‖K − K₀‖ / ‖K₀‖ in the Frobenius norm.
+        """Return the relative change ‖K − K₀‖ / ‖K₀‖ of each kernel in the Frobenius norm.
 
         Parameters
         ----------
@@ -105,8 +106,8 @@ class Kernels:
         Returns
         -------
         list of dict
-            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``. The value is not finite if K₀ is zero, e.g. G
-            and Q for a zero readout.
+            ``layer``, ``kernel`` ("forward", "backward", "mixed"), ``value``. The value is not finite if K₀ is zero, as are
+            G and Q with a zero readout.
 
         Examples
         --------
@@ -131,17 +132,17 @@ def kernels(
     batch: torch.Tensor | Mapping[str, torch.Tensor],
     output: Callable[[Any], torch.Tensor] | None = None,
 ) -> Kernels:
-    """Compute forward, backward, mixed and tangent kernel of every Fourier layer on a batch.
+    """Compute the forward, backward, mixed and tangent kernels of every Fourier layer on a batch.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model of known layers, parametrized or not. It runs in evaluation mode and is not changed.
+        A model of described layers, parametrized or not. It runs in evaluation mode and is not changed.
     batch : tensor or dict
-        Samples: the model's input, or several inputs by name (``y`` is ignored).
+        Samples: the model's input, or a dict of several inputs by name (``y`` is ignored).
     output : callable, optional
-        Maps the prediction to one real number per sample, shape (samples,), differentiably. Default: the mean over
-        channels and points.
+        Differentiable function that maps the prediction to one real number per sample, with shape (samples,). Default: the
+        mean over channels and points.
 
     Returns
     -------
@@ -151,8 +152,8 @@ def kernels(
     Raises
     ------
     MupError
-        If the batch is invalid, the model has no Fourier layer, or ``output`` does not return one number per sample that
-        depends on every layer. Also if a layer is not called exactly once, or does not process the batch sample by sample
+        If the batch is invalid, if the model has no Fourier layer, or if ``output`` does not return one number per sample
+        that depends on every layer. If a layer is not called exactly once, or does not process the batch sample by sample
         (FNOGNO, CODANO).
 
     Examples
@@ -169,7 +170,7 @@ def kernels(
     model = unwrap(model)
     calls: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in kernels_of(model)}
     if not calls:
-        raise MupError(f"{type(model).__name__} has no Fourier layer, so there are no kernels to compute.")
+        raise MupError(f"{type(model).__name__} has no Fourier layers, so there are no kernels to compute.")
     with torch.enable_grad():
         prediction = call_with_hooks(model, inputs, {name: partial(_keep, seen) for name, seen in calls.items()})
         layers = _with_gradients(model, _number(prediction, output), calls)
@@ -182,8 +183,8 @@ def kernels(
 
 
 def _keep(seen: list, module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
-    seen.append((args[0], out.requires_grad_()))  # the output of a frozen model needs this
-    return out.clone()  # later operations may change it in place
+    seen.append((args[0], out.requires_grad_()))  # needed if the model is frozen
+    return out.clone()  # later operations may modify it in place
 
 
 def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> torch.Tensor:
@@ -199,8 +200,8 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> to
         )
     if not number.requires_grad:
         raise MupError(
-            "The result of output has no gradient, but the kernels need gradients. Compute it from the prediction with "
-            "torch operations, without detach, numpy or no_grad."
+            "The result of output does not require grad, but the kernels need gradients. Compute it from the prediction "
+            "with torch operations, without detach, NumPy or no_grad."
         )
     return number
 
@@ -208,25 +209,26 @@ def _number(prediction: Any, output: Callable[[Any], torch.Tensor] | None) -> to
 def _with_gradients(
     model: nn.Module, number: torch.Tensor, calls: Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]]
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Return input, output and gradient with respect to the output for each layer, one row per sample."""
+    """Return each layer's input, output and gradient with respect to the output, with one row per sample."""
     layers: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for name, seen in calls.items():
         if len(seen) != 1:
             raise MupError(
-                f"{name!r} of this {type(model).__name__} is called {len(seen)} times in a forward pass. Kernels exist only "
-                "for models that call each Fourier layer once."
+                f"{name!r} of this {type(model).__name__} is called {len(seen)} times in a forward pass. Kernels are only "
+                "defined for models that call each Fourier layer exactly once."
             )
         v, s = layers[name] = seen[0]
-        if not len(v) == len(s) == len(number):  # the only sign that rows are not samples
+        if not len(v) == len(s) == len(number):  # rows are then not samples
             raise MupError(
-                f"{name!r} of this {type(model).__name__} receives {len(v)} row(s) for {len(number)} output numbers, so its "
-                "rows are not the samples. Kernels need layers that process the batch sample by sample."
+                f"{name!r} of this {type(model).__name__} receives {len(v)} row(s), but the output has {len(number)} "
+                "numbers, so the rows do not correspond to samples. Kernels need layers that process the batch sample by "
+                "sample."
             )
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
         raise MupError(
-            f"The output does not depend on {cut[0]!r}, or the model detaches it. Pass an output=… that depends on "
-            "every Fourier layer."
+            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass a function "
+            "output=… of the prediction that depends on every Fourier layer."
         )
     return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 
@@ -240,12 +242,15 @@ def _gram(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     """Return Σ_k Re Φ_k G_k of one convolution, or the reason why it is unavailable."""
     if type(conv) is not SpectralConv or conv.complex_data:
-        return f"only SpectralConv on real fields is implemented, not {type(conv).__name__} here"
+        return f"the kernel is only implemented for SpectralConv on real fields, but this layer is a {type(conv).__name__}"
     grid, order = v.shape[2:], conv.order
     if g.shape[2:] != grid or any(n % 2 for n in grid[:-1]):
-        return f"only layers that keep an even grid are implemented, but this one maps {tuple(grid)} to {tuple(g.shape[2:])}"
+        out = tuple(g.shape[2:])
+        return (
+            f"the kernel is only implemented for layers that keep an even grid, but this layer maps {tuple(grid)} to {out}"
+        )
     kept = [min(stored, size) for stored, size in zip(conv.n_modes, (*grid[:-1], grid[-1] // 2 + 1), strict=True)]
-    # Other axes keep the modes around zero: −K … K − 1, or to K if their number is odd.
+    # All axes except the last keep the modes around zero: −K … K − 1 if their number is even, or −K … K if it is odd.
     axes = [torch.arange(-(n // 2), n - n // 2, device=v.device) for n in kept[:-1]]
     axes.append(torch.arange(kept[-1], device=v.device))
     index = (..., *(k.reshape([-1 if i == j else 1 for j in range(order)]) for i, k in enumerate(axes)))
@@ -254,7 +259,7 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
     v_hat = torch.fft.rfftn(v.double(), norm=conv.fft_norm, dim=dims)[index]
     own_conjugate = (axes[-1] == 0) | (2 * axes[-1] == grid[-1])  # along the last axis
     g_hat = torch.fft.rfftn(g.double(), norm=adjoint, dim=dims)[index] * (2.0 - own_conjugate.double())
-    # A dense kernel contracts channels within a mode; a separable one has one number per channel and mode.
+    # A dense kernel contracts the channels within each mode. A separable kernel has one number per channel and mode.
     v_hat, g_hat = (x.flatten(2).transpose(1, 2) for x in (v_hat, g_hat))  # (samples, modes, channels)
     if conv.separable:
         v_hat, g_hat = (x.flatten(1).unsqueeze(-1) for x in (v_hat, g_hat))

@@ -18,17 +18,18 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     """Apply torch's ``fully_shard`` (FSDP2) to each spectral convolution and to the model.
 
     FSDP2 cannot communicate real and complex parameters together ("expects uniform original parameter dtype"), so
-    ``fully_shard(FNO(…))`` fails in its first forward. This function uses a separate process group for complex parameters.
+    ``fully_shard(FNO(…))`` fails in its first forward pass. This function uses a separate process group for complex
+    parameters.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A neural operator, parametrized or not, on the mesh's device or on the meta device.
+        A neural operator, parametrized or not, on the device of the mesh or on the meta device.
     mesh : torch.distributed.device_mesh.DeviceMesh, optional
         One-dimensional mesh. Default: all processes.
     **kwargs
-        Further arguments of ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is
-        set here).
+        Further arguments of ``fully_shard``: ``reshard_after_forward``, ``offload_policy``, … (``shard_placement_fn`` is set
+        by this function).
 
     Returns
     -------
@@ -38,8 +39,8 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     Raises
     ------
     MupError
-        If the model is already wrapped or sharded, the mesh has several dimensions, or this torch has no process groups
-        per parameter.
+        If the model is already wrapped or sharded, if the mesh has several dimensions, or if this version of torch does not
+        support process groups per parameter.
 
     Examples
     --------
@@ -51,7 +52,9 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     >>> optimizer = nm.MuAdam(model, lr=8e-3)  # doctest: +SKIP
     """
     if not isinstance(model, nn.Module) or unwrap(model) is not model:
-        raise MupError(f"shard takes the bare model, got {type(model).__name__}. Shard first, then compile.")
+        raise MupError(
+            f"shard needs an unwrapped model, got {type(model).__name__}. Shard the model first, then compile or wrap it."
+        )
     check_unsharded(model, "shard")
     try:
         from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -61,22 +64,22 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
         mesh_info, placement = fsdp_placement()
     except ImportError as error:
         raise MupError(
-            f"torch {torch.__version__} cannot shard real and complex parameters of one model: its FSDP2 has no process "
-            "groups per parameter. Update torch, or use DistributedDataParallel."
+            f"torch {torch.__version__} cannot shard a model with real and complex parameters, because its FSDP2 does not "
+            "support process groups per parameter. Update torch, or use DistributedDataParallel."
         ) from error
     if mesh is None:
         on_meta = "cuda" if torch.cuda.is_available() else "cpu"
         device = next((p.device.type for p in model.parameters() if not p.is_meta), on_meta)
         mesh = init_device_mesh(device, (dist.get_world_size(),))
     if mesh.ndim != 1:
-        raise MupError(f"shard needs a mesh of one dimension, got {mesh.ndim}: pass a submesh such as mesh['dp'].")
+        raise MupError(f"shard needs a one-dimensional mesh, got {mesh.ndim} dimensions. Pass a submesh such as mesh['dp'].")
     group = dist.new_group(mesh.mesh.flatten().tolist())
     complex_info = mesh_info(DeviceMesh.from_group(group, mesh.device_type), shard_mesh_dim=0)
 
     def place(parameter: nn.Parameter) -> Any:
         return placement(Shard(0), complex_info) if parameter.is_complex() else None
 
-    # Each convolution gathers and frees its own kernel. The other parameters are few and stay with the model.
+    # Each convolution gathers and frees its own kernel. The other parameters are few and are gathered with the model.
     owners = [m for m in model.modules() if m is not model and isinstance(m, BaseSpectralConv)]
     for module in [*owners, model]:
         fully_shard(module, mesh=mesh, shard_placement_fn=place, **kwargs)

@@ -1,4 +1,4 @@
-r"""Learn learning rates during training, by hypergradient descent.
+r"""Learn learning rates during training by hypergradient descent.
 
 Each unit u (a role, a layer or a single number) has one multiplier :math:`m_u = e^{a_u}` on its learning rate. A step of
 every supported optimizer is linear in the learning rate, including decay: :math:`p_{t+1} = p_t + \Delta_t` with
@@ -9,7 +9,7 @@ pass:
 .. math:: \frac{\partial L(p_{t+1})}{\partial a_u} = h_u
    = \sum_{p \in u} \operatorname{Re}\langle g_{t+1}, \Delta_t \rangle .
 
-Its size changes with width and during training. The update therefore uses a cosine:
+Its size depends on the width and changes during training. The update therefore uses a cosine:
 
 .. math:: a_u \leftarrow a_u - \beta\, c_u , \qquad
    c_u = \frac{h_u}{\lVert g_{t+1} \rVert_u \, \lVert \Delta_t \rVert_u} .
@@ -43,7 +43,7 @@ from neuralop_mup.validation import check_count, is_number
 
 # Multipliers stay between 1/32 and 32.
 _LARGEST_LOG = math.log(32)
-# Attribute of an optimizer with learned rates. Like hooks, torch does not copy it.
+# Attribute that marks an optimizer with learned rates. Like hooks, it is not copied with the optimizer.
 _LEARNING = "_neuralop_mup_learning"
 # Lists of a group with one entry per parameter.
 PER_PARAMETER = ("params", "param_names", "layouts")
@@ -52,11 +52,13 @@ PER_PARAMETER = ("params", "param_names", "layouts")
 class LearnedRates:
     """Learn a multiplier on the learning rate of each role, layer or number while the optimizer trains.
 
-    It uses the hooks of ``optimizer.step``, so the training loop does not change. Groups store their multiplier as
-    ``learned_mult`` (between 1/32 and 32); schedulers keep control of ``lr``. Weight decay scales with it. Groups with
-    several roles are split. A run resumed with ``optimizer.state_dict()`` continues bit for bit.
+    It uses the hooks of ``optimizer.step``, so the training loop does not change. Each group stores its multiplier, between
+    1/32 and 32, as ``learned_mult``. It scales the learning rate and the weight decay, and schedulers still control ``lr``.
+    Groups with several roles are split. A run resumed from ``optimizer.state_dict()`` reproduces the uninterrupted run bit
+    for bit.
 
-    Create it after the optimizer, before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters.
+    Create it after the optimizer, but before a scheduler and before ``load_state_dict``. It keeps one copy of the parameters
+    in memory.
 
     Parameters
     ----------
@@ -73,10 +75,10 @@ class LearnedRates:
         Follow the cosine. False: follow the hypergradient itself, as the sources for layers and parameters do. Its size
         depends on the model and the loss.
     roles : sequence of str, optional
-        Roles with a learned rate. Default: all. The other roles keep the rule's multipliers.
+        Roles with a learned rate. Default: all roles. The other roles keep the multipliers of the rule.
     until : int, optional
-        Number of steps with learning. Set it to the start of a schedule's decay, because multipliers otherwise grow against
-        the schedule.
+        Number of steps after which learning stops. Set it to the start of a schedule's decay, because the multipliers would
+        otherwise grow to compensate for the decay.
 
     Attributes
     ----------
@@ -87,10 +89,11 @@ class LearnedRates:
     Raises
     ------
     MupError
-        If the optimizer follows no plan or already has learned rates, its model is sharded, an argument is invalid, or
-        groups must be split but a scheduler exists. In ``optimizer.step``: if it is called with a closure.
+        If the optimizer does not follow a plan or already has learned rates, if its model is sharded, if an argument is
+        invalid, or if groups must be split but a scheduler already uses them. In ``optimizer.step``, if it is called with a
+        closure.
     Diverged
-        In ``optimizer.step``, if a hypergradient is not finite. The step is then not taken.
+        In ``optimizer.step``, if a hypergradient is not finite. In this case, the step is not taken.
 
     Examples
     --------
@@ -124,16 +127,16 @@ class LearnedRates:
         hooks = getattr(optimizer, LR_HOOKS, None)
         if hooks is None:
             raise MupError(
-                f"LearnedRates needs an optimizer that follows a plan, and this {type(optimizer).__name__} does not. Build "
-                "one such as neuralop_mup.MuAdamW(model, lr=…), or call neuralop_mup.follow_plan."
+                f"LearnedRates needs an optimizer that follows a plan, but this {type(optimizer).__name__} does not. Build "
+                "it with a function such as neuralop_mup.MuAdamW(model, lr=…), or call neuralop_mup.follow_plan."
             )
         if getattr(optimizer, _LEARNING, False):
-            raise MupError("This optimizer already has learned rates: call close() on the first LearnedRates.")
+            raise MupError("This optimizer already has learned rates. Call close() on the existing LearnedRates first.")
         models = [resolve(former.model) for former in hooks.models]
         if sharded := [type(own.model).__name__ for own in models if is_sharded(own.model)]:
             raise MupError(
-                f"The parameters of this {sharded[0]} are sharded, but LearnedRates needs inner products of whole tensors. "
-                "Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
+                f"The parameters of this {sharded[0]} are sharded, but LearnedRates needs inner products of complete "
+                "tensors. Learn the rates on one device or under DistributedDataParallel, then pass them as lr_mult."
             )
         rows = {own.parameters[row.name]: row for own in models for row in own.plan.rows if not row.fixed}
         here = {row.role for row in rows.values()}
@@ -143,7 +146,7 @@ class LearnedRates:
         unit = {"role": lambda row: row.role, "layer": lambda row: row.owner, "parameter": lambda row: "parameter"}[by]
         groups = _split(optimizer.param_groups, {p: unit(row) for p, row in rows.items() if row.role in learned})
         if len(groups) != len(optimizer.param_groups) and any("initial_lr" in group for group in optimizer.param_groups):
-            # A scheduler stores one number per group.
+            # A scheduler stores one number per group, so groups can no longer be split.
             raise MupError(
                 f"LearnedRates must split the {len(optimizer.param_groups)} groups of this optimizer into {len(groups)}, "
                 "but a scheduler already uses them. Build LearnedRates before the scheduler."
@@ -169,7 +172,7 @@ class LearnedRates:
             optimizer.register_state_dict_post_hook(self._save),
             optimizer.register_load_state_dict_pre_hook(self._load),
         ]
-        hooks.attach(optimizer)  # after these hooks, so that a multiplier applies to the step whose gradient changed it
+        hooks.attach(optimizer)  # attached last, so that an updated multiplier already applies to the current step
         setattr(optimizer, _LEARNING, True)
 
     @property
@@ -194,7 +197,7 @@ class LearnedRates:
 
     @property
     def lr_mult(self) -> dict[str, float]:
-        """Multipliers by role including the optimizer's own ``lr_mult``, for use with a larger model.
+        """Multipliers by role, including the optimizer's own ``lr_mult``, for use with a larger model.
 
         Returns
         -------
@@ -264,7 +267,7 @@ class LearnedRates:
                 group["learned"]["steps"] += 1
 
     def _learn(self) -> None:
-        """Update every multiplier, or none if a hypergradient is not finite."""
+        """Update all multipliers; raise Diverged and change none if a hypergradient is not finite."""
         learning = self._learning()
         products = {role: _products(groups, self._last) for role, groups in learning.items()}
         sums = {role: torch.stack(each).sum(0) for role, each in products.items() if each}
@@ -312,8 +315,8 @@ class LearnedRates:
         )
         if "learned_rates" not in state or ours != theirs:
             raise MupError(
-                "This optimizer state was saved without learned rates, or with those of other roles. Build LearnedRates as "
-                "before the save, or load the state first and build LearnedRates afterwards."
+                "This optimizer state was saved without learned rates, or with learned rates for other roles. Build "
+                "LearnedRates as in the saved run, or load the state first and build LearnedRates afterwards."
             )
         parameters = _parameters(optimizer)
         self._last, self._logs = (
@@ -343,7 +346,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, str]) -> list[dict[str, Any]]:
-    """Split each group by learned role. Parameters of other roles form a further group."""
+    """Split each group by learned role. Parameters with other roles form a separate group."""
     parts: list[dict[str, Any]] = []
     for group in groups:
         found = [role_of.get(p) for p in group["params"]]
@@ -355,7 +358,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
                 if key != "learned"
             }
             if len(kept) < len(found):
-                # The role replaces the joined roles in the group's name ("aux input+vector": "aux input").
+                # In the group's name, replace the joined roles by this role ("aux input+vector" becomes "aux input").
                 words = group.get("name", "+").split()
                 part["name"] = " ".join(role or "rest" if "+" in word else word for word in words)
             if role is not None:

@@ -1,4 +1,4 @@
-"""Coordinate check and update check during training."""
+"""Monitor features, kernel updates and learning rates during training."""
 
 import inspect
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from neuralop_mup.validation import check_count
 
 
 class Monitor:
-    """Measure the effect of every n-th optimizer step (:func:`~neuralop_mup.update_stats`).
+    """Measure the effect of every n-th optimizer step with :func:`~neuralop_mup.update_stats`.
 
-    It uses hooks of the optimizer and the model, so it works with neuralop's Trainer and with any training loop. Remove it
-    with :meth:`close`, or use it as a context manager. Under DistributedDataParallel only the first process measures. The
-    random state and the model's mode do not change.
+    The monitor uses hooks of the optimizer and the model, so it works with neuralop's Trainer and with any other training
+    loop. Remove it with :meth:`close`, or use it as a context manager. Under DistributedDataParallel, only the first process
+    measures. The random state and the model's mode do not change.
 
     Parameters
     ----------
@@ -28,13 +28,13 @@ class Monitor:
     optimizer : torch.optim.Optimizer
         Optimizer of the model.
     to : callable, optional
-        Called with a list of records after each measured step: ``records.extend``, or a function that writes or logs
-        them. ``.latest`` always holds the last measurement.
+        Function to call with a list of records after each measured step, such as ``records.extend`` or a function that logs
+        them. ``.latest`` always holds the records of the last measurement.
     every : int, default 100
         Interval in steps: steps 1, 1 + every, 1 + 2·every, … are measured. A resumed run uses the step count in the
-        optimizer's state (SGD has none).
+        optimizer's state (SGD does not store one).
     probe : tensor or dict, optional
-        Inputs for comparing features, as arguments of the model. Default: the current batch.
+        Inputs of the model for comparing features. Default: the current batch.
 
     Attributes
     ----------
@@ -44,8 +44,8 @@ class Monitor:
     Raises
     ------
     MupError
-        If an argument is invalid or ``model`` is sharded. In a measured step: if there is no probe and the model was not
-        called.
+        If an argument is invalid, or if ``model`` is sharded. In a measured step, if there is no probe and the model has not
+        been called.
 
     Examples
     --------
@@ -73,14 +73,14 @@ class Monitor:
     ) -> None:
         check_count("every", every, "steps")
         if to is not None and not callable(to):
-            raise MupError(f"to is {to!r}; pass a function of a list of records, such as the method records.extend.")
+            raise MupError(f"to must be a function that accepts a list of records, such as records.extend, got {to!r}.")
         optimizer = unwrap_optimizer(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise MupError(f"{type(optimizer).__name__} has no step hooks: pass a torch.optim.Optimizer.")
-        kernels_of(unwrap(model))  # raises for models that cannot be measured
+            raise MupError(f"{type(optimizer).__name__} has no step hooks. Pass a torch.optim.Optimizer.")
+        kernels_of(unwrap(model))  # raises MupError if the model cannot be measured
         self.latest: list[Record] = []
         self._model, self._to, self._every, self._probe = model, to, every, check_inputs(probe)
-        self._steps: int | None = None  # unknown before the first step: a state may still be loaded
+        self._steps: int | None = None  # unknown before the first step because a state may still be loaded
         self._called_with: Inputs | None = None
         self._step: Step | None = None
         self._handles: list[Any] = []
@@ -111,8 +111,8 @@ class Monitor:
         self.close()
 
     def _call(self, model: nn.Module, args: tuple, kwargs: dict) -> None:
-        # Evaluation and the monitor's own forward run without gradients. Before the first step the step count of a resumed
-        # run is unknown, so the batch is kept.
+        # Evaluation and the monitor's own forward pass run without gradients, so they are skipped here. Before the first
+        # step, the step count of a resumed run is unknown, so the batch is always kept.
         if torch.is_grad_enabled() and self._probe is None and (self._steps or 0) % self._every == 0:
             names = inspect.signature(unwrap(model).forward).parameters
             by_name = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -122,7 +122,7 @@ class Monitor:
         if self._steps is None:
             taken = (float(state["step"]) for state in optimizer.state.values() if "step" in state)
             self._steps = int(max(taken, default=0))
-        self._step = None  # left over if a step raised
+        self._step = None  # a previous step may have raised
         if self._steps % self._every:
             self._called_with = None
             return None
@@ -133,7 +133,7 @@ class Monitor:
             return None
 
         def measured_closure() -> Any:
-            # The closure calls the model (as in Lightning). Only its first call comes before the step.
+            # The closure calls the model, as in Lightning. Only its first call happens before the parameters change.
             loss = closure()
             if self._step is None:
                 self._look()
@@ -146,8 +146,8 @@ class Monitor:
         inputs = self._called_with if self._probe is None else self._probe
         if inputs is None:
             raise MupError(
-                "The monitor recorded no call of the model before this step, so it has no batch for comparing features. "
-                "Pass the model that your loop calls (compiled or wrapped), or a batch as probe=…."
+                "The model was not called before this step, so the monitor has no batch for comparing features. Pass the "
+                "model that your loop calls (compiled or wrapped), or pass a batch as probe=…."
             )
         self._step = Step(self._model, inputs)
 

@@ -1,4 +1,4 @@
-"""Recover the constructor arguments of a model: from its attributes, or from its shapes."""
+"""Recover the constructor arguments of a model from its attributes or its shapes."""
 
 import inspect
 import itertools
@@ -10,21 +10,21 @@ from typing import Any
 
 from torch import nn
 
-# Functions that return the arguments of models that store them under other names.
+# For classes that store their arguments under other names, functions that return the arguments of a model.
 KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _NAMED = (_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
-_MOST = 128  # builds that a search may take: about a second
+_MOST = 128  # largest number of models that a search may build, which takes about a second
 
 
 def constructor_arguments(model: nn.Module) -> dict[str, Any] | None:
-    """Return the arguments that built ``model``, by name, or None if it does not store them.
+    """Return the constructor arguments of ``model`` by name, or None if it does not store them.
 
-    neuralop's BaseModel and PhysicsNeMo's Module store them. For other classes they are the attributes with the same names
-    (``self.hidden_channels = hidden_channels``).
+    neuralop's BaseModel and PhysicsNeMo's Module store them. For other classes, they are read from the attributes with the
+    same names (``self.hidden_channels = hidden_channels``).
     """
     arguments = _kept_arguments(model)
-    # Arrays and numbers of NumPy are compared with sizes, which are lists and ints.
+    # Convert NumPy arrays and scalars, because they are compared with lists and ints.
     return arguments and {k: v.tolist() if type(v).__module__ == "numpy" else v for k, v in arguments.items()}
 
 
@@ -44,14 +44,15 @@ def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
 
 
 def keeps_all_arguments(model: nn.Module) -> bool:
-    """Return whether :func:`constructor_arguments` are all stored, with no default in place of an unknown value."""
+    """Return whether the model stores all its constructor arguments, so that none is a default for an unknown value."""
     return keeps_arguments(model) or {p.name for p in _parameters(type(model))} <= _stored(model).keys()
 
 
 def _stored(model: nn.Module) -> dict[str, Any]:
-    """Return attributes, and children and buffers with the name of an argument.
+    """Return a module's attributes, and its children and buffers that have the name of an argument.
 
-    A child may have the name of an argument with a default, so there it does not count.
+    Children and buffers are only included for arguments without a default, because a child may happen to have the
+    name of an optional argument.
     """
     given = {**dict(model.named_children()), **dict(model.named_buffers(recurse=False))}
     kept = next((KEPT[cls](model) for cls in type(model).__mro__ if cls in KEPT), {})
@@ -63,20 +64,21 @@ def _parameters(cls: type) -> list[inspect.Parameter]:
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """Return the constructor's defaults by argument, where there are any."""
+    """Return the default values of the constructor's optional arguments."""
     return {p.name: p.default for p in _parameters(cls) if p.default is not p.empty}
 
 
 def keeps_arguments(module: nn.Module) -> bool:
-    """Return whether this is a whole model of neuralop or PhysicsNeMo, which store their arguments."""
+    """Return whether a module stores its arguments, as complete neuralop and PhysicsNeMo models do."""
     return hasattr(module, "_init_kwargs") or hasattr(module, "_args") or any(cls in KEPT for cls in type(module).__mro__)
 
 
 def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspect.Parameter.VAR_KEYWORD) -> list[str]:
-    """Return the names of a class's constructor arguments, including those of bases that ``**kwargs`` (``rest``) reaches."""
+    """Return the names of a class's constructor arguments, including those that ``rest`` (``**kwargs``) passes to bases."""
     names: list[str] = []
     for base in cls.__mro__:
-        # Use the class, not vars(base): SFNO's constructor is a partialmethod.
+        # _parameters reads the constructor from the class, not from vars(base), because SFNO's constructor is a
+        # partialmethod.
         if "__init__" in vars(base):
             parameters = _parameters(base)
             names += [p.name for p in parameters if p.kind in kinds and p.name not in names]
@@ -86,19 +88,19 @@ def names_of_arguments(cls: type, kinds: Collection = _NAMED, rest: Any = inspec
 
 
 def is_size(value: object) -> bool:
-    """Whether it is a number or a sequence of numbers; a choice (a string, a flag, None, a function) is not."""
+    """Return whether a value is a number or a sequence of numbers, unlike strings, flags, None and functions."""
     if isinstance(value, (list, tuple)):
         return all(map(is_size, value))
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def each(value: Any, to: Callable[[Any], Any]) -> Any:
-    """Apply a function to a number, or to each number in a list or tuple."""
+    """Apply a function to a number, or to every number in a list or tuple."""
     return type(value)([each(item, to) for item in value]) if isinstance(value, (list, tuple)) else to(value)
 
 
 def plain_attributes(module: nn.Module) -> dict[str, Any]:
-    """Attributes of a module that are numbers, strings, flags, None, or sequences of such; not ``training``."""
+    """Return a module's attributes that are numbers, strings, flags, None or sequences of these, except ``training``."""
 
     def is_plain(value: Any) -> bool:
         if isinstance(value, (list, tuple)):
@@ -109,41 +111,42 @@ def plain_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def code_of(function: Any) -> Any:
-    """Return what a function does, as far as it can be compared: its code and bound arguments, or its name."""
+    """Return the code and bound arguments of a function, or its name, for comparison with another function."""
     if isinstance(function, partial):
         return code_of(function.func), function.args, tuple(sorted(function.keywords.items()))
     return getattr(function, "__code__", getattr(function, "__qualname__", type(function)))
 
 
 def traits(module: nn.Module) -> dict[str, Any]:
-    """Plain attributes, and one entry with the code of functions and the types of children."""
+    """Return a module's plain attributes, and one entry with the code of its functions and its submodules' types."""
     functions = {key: code_of(value) for key, value in vars(module).items() if callable(value)}
     return {**plain_attributes(module), "": (functions, [*map(type, module.modules())])}
 
 
 def _stem(name: str) -> str:
-    """``modes`` of ``_modes``, ``modes1`` and ``n_modes``."""
+    """Return the stem of a name, which is ``modes`` for ``_modes``, ``modes1`` and ``n_modes``."""
     return name.strip("_0123456789").removeprefix("n_").removeprefix("num_")
 
 
 def solve_arguments(module: nn.Module, build: Callable[[Mapping[str, Any]], nn.Module | None]) -> list[dict[str, Any]]:
-    """Return all constructor arguments that give a module its shapes.
+    """Return all combinations of constructor arguments that reproduce the shapes of a module.
 
-    An argument that the module keeps, under its name or a similar one (``modes1`` for ``modes``), has that value. Others are
-    searched for among their default and the whole numbers that the module's shapes and attributes contain.
+    If the module stores an argument under its name or a similar name (``modes1`` for ``modes``), this value is used. For all
+    other arguments, the candidates are the default and the integers that occur in the module's shapes and attributes.
 
     Parameters
     ----------
     module : torch.nn.Module
-        The module as it was constructed.
+        The module, unchanged since its construction.
     build : callable
-        Function of arguments that returns such a module, on the meta device, or None where the constructor refuses them.
+        Function that builds such a module on the meta device from a mapping of arguments. It returns None if the constructor
+        rejects them.
 
     Returns
     -------
     list of dict
-        Arguments with which the shapes of all parameters and the :func:`traits` are the module's. Empty if there are none,
-        or more than 128 combinations to try.
+        Arguments that reproduce the shapes of all parameters and the :func:`traits` of the module. The list is empty if
+        there are none, or if there are more than 128 combinations to try.
     """
 
     def fits(arguments: Mapping[str, Any]) -> bool:

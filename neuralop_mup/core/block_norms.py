@@ -1,7 +1,7 @@
-r"""Expected largest operator norm of many random blocks, for the rule ``operator-norm``.
+r"""Compute the expected largest operator norm of many random blocks, for the rule ``operator-norm``.
 
-A Fourier kernel at initialisation is block-diagonal, with N independent blocks of p × q complex Gaussian numbers. With F(t)
-the probability that one block's norm is below t,
+At initialisation, a Fourier kernel is block-diagonal, with N independent blocks of p × q complex Gaussian numbers. If F(t)
+is the probability that the norm of one block is below t,
 
     E max = ∫ (1 - F(t)^N) dt.
 
@@ -9,12 +9,13 @@ F is known exactly (Khatri 1964). The squared singular values are a determinanta
 
     F(t) = det(I - M(t)),    M_jk(t) = ∫_t^∞ φ_j φ_k,    j, k < p ≤ q,
 
-with φ_k the orthonormal Laguerre functions of x = t² for the weight x^(q-p) e^(-x), by their three-term recurrence. Near the
-largest zero and beyond it is stable, unlike Khatri's determinant of incomplete gamma functions.
+where φ_k are the orthonormal Laguerre functions of x = t² for the weight x^(q-p) e^(-x), computed by their three-term
+recurrence. The recurrence is stable near and beyond the largest zero, unlike Khatri's determinant of incomplete gamma
+functions.
 
-With more than ``_EXACT`` rows, the norm is √p + √q + w τ with w = (1/√p + 1/√q)^(1/3) / 2. The distribution of τ does not
-depend on size (Tracy–Widom, β = 2; Johansson 2000, Johnstone 2001), so blocks with ``_EXACT`` rows and the same aspect ratio
-give it.
+For blocks with more than ``_EXACT`` rows, the norm is √p + √q + w τ with w = (1/√p + 1/√q)^(1/3) / 2. The distribution of τ
+does not depend on size (Tracy–Widom, β = 2; Johansson 2000, Johnstone 2001), so it is computed from blocks with ``_EXACT``
+rows and the same aspect ratio.
 """
 
 import math
@@ -22,13 +23,13 @@ from functools import lru_cache
 
 import numpy as np
 
-_EXACT = 32  # rows; with more, the edge in units of w changes by less than 0.1 % of the norm
-_POINTS = 400  # of the grid in t; half the spacing changes results by less than 1e-4
+_EXACT = 32  # rows; for larger blocks, τ changes the norm by less than 0.1 %
+_POINTS = 400  # points of the grid in t; halving the spacing changes results by less than 1e-4
 
 
 @lru_cache(maxsize=1024)
 def largest_norm(n_in: int, n_out: int, blocks: int) -> float:
-    """Return the expected operator norm of the largest of N independent in × out blocks of complex Gaussians, E|w|² = 1.
+    """Return the expected largest operator norm of N independent in × out blocks of complex Gaussians with E|w|² = 1.
 
     Parameters
     ----------
@@ -40,7 +41,7 @@ def largest_norm(n_in: int, n_out: int, blocks: int) -> float:
     Returns
     -------
     float
-        Expected norm: about √(ln N + γ) at one channel and large N, slightly above √in + √out at many channels.
+        Expected norm. It is about √(ln N + γ) for one channel and large N, and slightly above √in + √out for many channels.
 
     References
     ----------
@@ -66,15 +67,16 @@ def _spread(p: int, q: float) -> float:
 
 
 def _exact(p: int, q: float, blocks: int) -> float:
-    t, log_below = _log_below(p, q, max(math.log(blocks), 21.0))  # one grid for all usual N keeps E max monotone in N
-    above = -np.expm1(float(blocks) * log_below)  # float: NumPy 1 has no integers above 64 bits
+    t, log_below = _log_below(p, q, max(math.log(blocks), 21.0))  # the same grid for all usual N keeps E max monotonic in N
+    above = -np.expm1(float(blocks) * log_below)  # NumPy 1 does not support integers above 64 bits, so convert to float
     return float(t[0] + (t[1] - t[0]) * (above.sum() - (above[0] + above[-1]) / 2))
 
 
 @lru_cache(maxsize=256)
 def _log_below(p: int, q: float, log_blocks: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return a grid of t, wide enough for the largest norm of e^log_blocks blocks, and ln F on it."""
-    # Lower end: 8 w are below any left tail. Upper end: P(norm > edge + s) ≤ exp(-s²) (Davidson & Szarek 2001).
+    """Return a grid of t that covers the largest norm of e^log_blocks blocks, and the values of ln F on this grid."""
+    # The left tail is negligible at 8 w below the edge. For the right tail, P(norm > edge + s) ≤ exp(-s²) (Davidson & Szarek
+    # 2001).
     t = np.linspace(max(0.0, _edge(p, q) - 8 * _spread(p, q)), _edge(p, q) + math.sqrt(log_blocks + 20), _POINTS)
     functions = _laguerre_functions(p, q - p, np.maximum(t, 1e-12) ** 2) * np.sqrt(2 * t)[:, None]  # dx = 2t dt
     products = functions[:, :, None] * functions[:, None, :]
@@ -82,7 +84,8 @@ def _log_below(p: int, q: float, log_blocks: float) -> tuple[np.ndarray, np.ndar
     above = np.concatenate([np.cumsum(pieces[::-1], axis=0)[::-1], np.zeros_like(products[:1])])
     sign, log_det = np.linalg.slogdet(np.eye(p) - above)
     trace = np.trace(above, axis1=1, axis2=2)
-    # If det is zero, rounding decides its sign. In the far tail 1 - det is lost in rounding and equals the trace.
+    # If det is zero, its sign is determined by rounding errors. In the far tail, 1 - det equals the trace but is below the
+    # rounding error of det.
     log_below = np.where(trace < 1e-6, -trace, np.where(sign > 0, np.minimum(log_det, 0), -np.inf))
     return t, np.maximum.accumulate(log_below)
 

@@ -1,9 +1,9 @@
-"""mup's base shapes, extended with Fourier-mode dimensions and roles.
+"""Extend mup's base shapes by Fourier-mode dimensions and multipliers.
 
-``mup.MuAdam`` and ``mup.MuSGD`` call three methods of a parameter's ``infshape``: ``ninf()`` (one of mup's three classes),
-``width_mult()`` and ``fanin_fanout_mult_ratio()`` (divisors of the learning rate). :class:`MupShape` returns values that
-give mup's optimizers this package's learning rates. mup's own values would be wrong, because neuralop stores kernels as
-(in, out, …) and modes are not widths.
+``mup.MuAdam`` and ``mup.MuSGD`` call three methods of a parameter's ``infshape``. ``ninf()`` returns one of mup's three
+classes. ``width_mult()`` and ``fanin_fanout_mult_ratio()`` return divisors of the learning rate. :class:`MupShape` returns
+values that make mup's optimizers use this package's learning rates. mup's own values would be wrong, because neuralop stores
+kernels as (in, out, …) and modes are not widths.
 """
 
 import os
@@ -17,32 +17,34 @@ from mup.shape import save_base_shapes as _mup_save
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
 
-# Kinds of axes. Channels and ranks scale with width (ranks also with modes), modes with n_modes; ``fixed`` ones are equal at
-# base. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes. ``modes`` store both signs
-# of each mode; ``modes_half`` (the last axis of a real transform) stores n_modes // 2 + 1 entries; ``modes_single`` stores
-# one sign, K entries (spherical degrees, quadrants of the legacy convolution). ``pair`` holds the real and imaginary part of
-# complex numbers that are stored as real ones.
+# Kinds of axes. Channel axes grow with width, rank axes with width and modes, and mode axes with n_modes. ``fixed`` axes
+# have the same size in the base model. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out``
+# axes. ``modes`` axes store both signs of each mode. ``modes_half`` axes (the last axis of a real transform) store n_modes
+# // 2 + 1 entries. ``modes_single`` axes store one sign of each mode, which is K entries (spherical degrees, quadrants of
+# the legacy convolution). ``pair`` axes hold the real and imaginary parts of complex numbers that are stored as real
+# numbers.
 GROWS = ("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single")
 AXES = (*GROWS, "in_fixed", "out_fixed", "fixed", "pair")
 
 
 class MupShape(InfShape):
-    """An ``InfShape`` with the kinds of its axes and the multipliers of its parameter.
+    """An ``InfShape`` that stores the kinds of its axes and the multipliers of its parameter.
 
     Parameters
     ----------
     axes : sequence of str
         Kind of each dimension, one of :data:`AXES`.
     shape, base_shape : sequence of int
-        Sizes in this model and at base. Mode axes count *active* modes, fewer than in the tensor under ``max_n_modes``.
+        Sizes in this model and in the base model. The size of a mode axis is the number of *active* modes, which may be
+        smaller than in the tensor if ``max_n_modes`` is used.
     adam_lr, sgd_lr : float
         Learning-rate multipliers for Adam-like optimizers and for SGD.
     of : int
-        Number of trainable parameters that an optimizer must hold to be compared with the plan.
+        Number of trainable parameters that an optimizer must contain in order to be compared with the plan.
     frozen : bool
         Whether the layer's constructor freezes this parameter.
     divisor : float
-        What the forward pass of mup's readout divides by: ``width_mult()`` of this shape. 1 for all other parameters.
+        Divisor in the forward pass of mup's readout, which is ``width_mult()`` of this shape. 1 for all other parameters.
     """
 
     def __new__(cls, axes: Sequence[str], shape: Sequence[int], base_shape: Sequence[int], *_: float):
@@ -60,26 +62,27 @@ class MupShape(InfShape):
         frozen: bool = False,
         divisor: float = 1.0,
     ) -> None:
-        InfShape.__init__(self, self)  # it passes its first argument on to tuple.__init__
+        InfShape.__init__(self, self)  # InfShape passes its first argument to tuple.__init__
         self.axes, self.adam_lr, self.sgd_lr, self.of = tuple(axes), adam_lr, sgd_lr, of
         self.frozen, self.divisor = frozen, divisor
 
     def ninf(self) -> int:
-        """Return mup's class: 2 = "matrix-like" (both optimizers divide the lr), 0 = "fixed" (neither does).
+        """Return mup's class of the parameter: 2 ("matrix-like"), 1 ("vector-like") or 0 ("fixed").
 
-        mup's class 1, "vector-like", only applies to its readouts: MuAdam keeps the lr, MuSGD multiplies it. For all other
-        parameters the two ratios below cover it.
+        For class 2, both optimizers divide the learning rate, and for class 0, neither does. Class 1 is only returned for
+        mup's readouts: MuAdam keeps their learning rate and MuSGD multiplies it. For all other vector-like parameters, class
+        2 with the two ratios below gives the correct learning rates.
         """
         if self.divisor != 1:
             return 1
         return 0 if self.adam_lr == self.sgd_lr == 1 else 2
 
     def width_mult(self) -> float:
-        """Return the number by which ``mup.MuAdam`` divides the learning rate, and mup's readouts their input."""
+        """Return the divisor of the learning rate in ``mup.MuAdam``, or of the input of mup's readouts."""
         return 1 / self.adam_lr if self.divisor == 1 else self.divisor
 
     def fanin_fanout_mult_ratio(self) -> float:
-        """Return the number by which ``mup.MuSGD`` divides the learning rate."""
+        """Return the divisor of the learning rate in ``mup.MuSGD``."""
         return 1 / self.sgd_lr
 
     def __reduce__(self):
@@ -91,7 +94,7 @@ _MARK = "# Written by neuralop_mup: mode dimensions are the active modes.\n"
 
 
 def save_shapes(shapes: Mapping[str, MupShape], path: str | os.PathLike) -> None:
-    """Write a base-shape file in mup's format (YAML, one line per dimension; ``null`` is a fixed dimension)."""
+    """Write a base-shape file in mup's format (YAML with one line per dimension, ``null`` if fixed)."""
     with replace_file(path, "base shapes") as part:
         _mup_save(dict(shapes), os.fspath(part))
         part.write_text(_MARK + part.read_text())
@@ -103,14 +106,15 @@ def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], b
     Returns
     -------
     dict of str to list
-        Base sizes of each parameter's dimensions by name, ``None`` for fixed ones.
+        Base sizes of the dimensions of each parameter, with ``None`` for fixed dimensions.
     bool
-        Whether this package wrote the file. On mode dimensions it stores active modes, mup the size of the tensor.
+        Whether this package wrote the file. For mode dimensions, this package stores the number of active modes, whereas mup
+        stores the size of the tensor.
 
     Raises
     ------
     MupError
-        If the file is missing, empty, or not a mapping of names to lists of sizes.
+        If the file is missing or empty, or does not map names to lists of sizes.
     """
     name = os.fspath(path)
     try:
@@ -118,16 +122,16 @@ def load_shapes(path: str | os.PathLike) -> tuple[dict[str, list[int | None]], b
         ours = Path(name).read_text().startswith(_MARK)
     except OSError as error:
         raise MupError(f"Cannot read the base-shape file {name!r}: {error.strerror}.") from error
-    except Exception as error:  # yaml's and mup's errors share no base class
+    except Exception as error:  # the errors of yaml and mup share no base class
         raise MupError(
-            f"{name!r} is not a base-shape file: it is empty, truncated or in another format. Write one with "
-            "neuralop_mup.save_base_shapes(model, path)."
+            f"{name!r} is not a base-shape file: it is empty, truncated or in a different format. Write a base-shape file "
+            "with neuralop_mup.save_base_shapes(model, path)."
         ) from error
     sizes = [size for dims in shapes.values() for size in dims if size is not None]
     wrong = any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in sizes)
     if wrong or not shapes or not all(isinstance(key, str) for key in shapes):
         raise MupError(
-            f"{name!r} has no valid base shapes: each dimension must be zero, a positive integer or null. Write the file "
-            "with neuralop_mup.save_base_shapes(model, path)."
+            f"{name!r} does not contain valid base shapes: each dimension must be a nonnegative integer or null. Write the "
+            "file with neuralop_mup.save_base_shapes(model, path)."
         )
     return shapes, ours

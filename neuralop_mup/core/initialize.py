@@ -1,7 +1,8 @@
-"""Initialise models that were parametrized on the meta device: default initialisation times the rule's multipliers.
+"""Initialise models that were parametrized on the meta device.
 
-Weights are drawn layer by layer, by the layer's ``reset_parameters`` and by the ``draw`` function in its description.
-Modules are visited in construction order, so most models get the same random numbers as from their constructor.
+Weights have their default initialisation times the rule's multipliers. They are drawn layer by layer, using each layer's
+``reset_parameters`` and the ``draw`` functions in its description. Modules are visited in the order of construction, so most
+models get the same random numbers as from their constructor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,16 +23,16 @@ from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
 
 def initialize(model: Model) -> Model:
-    """Draw, in place, the weights of a model that was parametrized on the meta device and then given memory.
+    """Draw the weights of a model that was parametrized on the meta device, in place.
 
-    The result is that of :func:`~neuralop_mup.parametrize` on this device, without a second copy of the weights. Buffers
-    (running statistics of norms) get their initial values.
+    The result is the same as that of :func:`~neuralop_mup.parametrize` on this device, but no second copy of the weights is
+    needed. Buffers (running statistics of norms) get their initial values.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model parametrized on the meta device, after ``model.to_empty(device=…)``. If it is sharded (:func:`shard`), each
-        process draws each layer as a whole, and rank 0's values are distributed.
+        A model that was parametrized on the meta device, after ``model.to_empty(device=…)``. If it is sharded
+        (:func:`shard`), every process draws each layer in full, and the values of rank 0 are distributed.
 
     Returns
     -------
@@ -41,8 +42,8 @@ def initialize(model: Model) -> Model:
     Raises
     ------
     MupError
-        If the model is not parametrized, already initialised or still on the meta device, or a layer's default
-        initialisation is unknown. Nothing is drawn then.
+        If the model is not parametrized, already initialised or still on the meta device, or if the default initialisation
+        of a layer is unknown. In these cases, no weights are drawn.
 
     Examples
     --------
@@ -58,12 +59,12 @@ def initialize(model: Model) -> Model:
     plan = get_plan(bare)
     if status_of(bare) is not WeightsStatus.FRESH:
         raise MupError(
-            f"The weights of this {type(bare).__name__} are already drawn. initialize is only for models that were "
+            f"The weights of this {type(bare).__name__} are already initialised. initialize is only for models that were "
             "parametrized on the meta device."
         )
     for name, tensor in (*bare.named_parameters(), *bare.named_buffers()):
         if tensor.is_meta:
-            raise MupError(f"{name!r} is still on the meta device: call model.to_empty(device=…) first, then initialize.")
+            raise MupError(f"{name!r} is still on the meta device. Call model.to_empty(device=…) before initialize.")
     _draw(bare, plan)
     scale_weights(bare, plan)
     set_plan(bare, replace(plan, init_applied=True), WeightsStatus.SCALED)
@@ -72,16 +73,16 @@ def initialize(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One module, and how its tensors are drawn after those of its children.
+    """A module, and how to draw its tensors after those of its children.
 
     Attributes
     ----------
     module, prefix : torch.nn.Module, str
-        The module, and the prefix of its names in the model.
+        The module, and the prefix of its parameter names in the model.
     reset : tuple of str or None
-        Tensors that ``reset_parameters`` draws; None if it must not be called.
+        Tensors that ``reset_parameters`` draws, or None if it must not be called.
     described : mapping
-        Tensors that descriptions draw, tie or copy, by name in the module.
+        Descriptions of the tensors to draw, tie or copy, by name in the module.
     """
 
     module: nn.Module
@@ -90,7 +91,7 @@ class _Layer:
     described: Description
 
     def drawn(self) -> set[str]:
-        """Names in the model of the tensors that are drawn."""
+        """Return the qualified names of the tensors that are drawn."""
         described = (what.of if isinstance(what, Alias) and what.of else name for name, what in self.described.items())
         return {self.prefix + name for name in (*described, *(self.reset or ()))}
 
@@ -105,7 +106,7 @@ class _Layer:
         for name, what in self.described.items():
             if isinstance(what, Copy):
                 getattr(module, name).load_state_dict(getattr(module, what.of).state_dict())
-            elif isinstance(what, Alias) and what.of:  # one tensor under two names, which to_empty makes two
+            elif isinstance(what, Alias) and what.of:  # to_empty splits a tensor with two names into two tensors
                 owner, _, leaf = what.of.rpartition(".")
                 own_parameters(module.get_submodule(owner))[leaf] = _parameter(module, name)
             elif isinstance(what, Param) and what.draw and (parameter := _parameter(module, name)) is not None:
@@ -113,7 +114,7 @@ class _Layer:
 
 
 def _draw(model: nn.Module, plan: Plan) -> None:
-    """Draw every parameter and buffer of ``model`` as its constructors do, or raise before drawing anything."""
+    """Draw all parameters and buffers of ``model`` as its constructors do, or raise MupError before drawing any."""
     stds = {row.name: row.default_std for row in plan.rows if row.default_std is not None}
     layers = list(_layers(model, ""))
     drawn = set().union(*(layer.drawn() for layer in layers))
@@ -121,8 +122,8 @@ def _draw(model: nn.Module, plan: Plan) -> None:
         if unknown := [name for name in layer.tensors() if name not in drawn]:
             raise MupError(
                 f"The default initialisation of {unknown[0]} ({type(layer.module).__name__}) is unknown, so it cannot be "
-                "drawn after the meta device. Build the model on a real device, add a reset_parameters method to that "
-                "layer, or register it with a Param that has draw=… (docs/reference/extending.md)."
+                "initialised after to_empty. Build the model on a real device, add a reset_parameters method to this "
+                "layer, or register the layer with a Param that has draw=… (docs/reference/extending.md)."
             )
     with torch.no_grad():
         for layer in layers:
@@ -132,7 +133,7 @@ def _draw(model: nn.Module, plan: Plan) -> None:
 
 
 def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
-    """Yield all modules of a model, children first. Children that are copies are not entered."""
+    """Yield all modules of a model, children first, except submodules that are copies of other submodules."""
     pairs = {name: pair for name, pair in describe(module).items() if _can_draw(module, name, pair[0])}
     classes = list(_trusted(module, {function for _, function in pairs.values()}))
     trusted = {function for cls in classes for function in described_as(cls)}
@@ -148,7 +149,7 @@ def _layers(module: nn.Module, prefix: str) -> Iterator[_Layer]:
 
 
 def _can_draw(module: nn.Module, name: str, what: object) -> bool:
-    """Return whether a description can draw a tensor. A Copy needs children of equal shapes."""
+    """Return whether a description can draw a tensor. A Copy requires children with equal shapes."""
     if isinstance(what, Copy):
         of, own = (getattr(module, child).named_parameters() for child in (what.of, name))
         return {child: p.shape for child, p in of} == {child: p.shape for child, p in own}
@@ -156,10 +157,10 @@ def _can_draw(module: nn.Module, name: str, what: object) -> bool:
 
 
 def _trusted(module: nn.Module, describing: set[Describe]) -> Iterator[type]:
-    """Yield a module's classes until one whose constructor may draw differently from the descriptions ``describing``."""
+    """Yield a module's classes, up to the first class that may draw differently from ``describing``."""
     for cls in type(module).__mro__:
         yield cls
-        # Constructors of torch, and of FSDP2's classes, draw nothing else.
+        # The constructors of torch's classes, including FSDP2's, draw no further tensors.
         own_constructor = "__init__" in vars(cls) and not cls.__module__.startswith("torch.")
         if own_constructor and describing.isdisjoint(described_as(cls)) and any(t.numel() for t in _own(module).values()):
             return
@@ -174,14 +175,14 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
-    """Return a parameter itself, where get_parameter would return a complex view of a factor stored as pairs."""
+    """Return the stored parameter; get_parameter would return a complex view of a factor that is stored as pairs."""
     owner, _, leaf = name.rpartition(".")
     return own_parameters(module.get_submodule(owner)).get(leaf)
 
 
 @contextmanager
 def _gather(module: nn.Module) -> Iterator[None]:
-    """Replace sharded parameters by whole tensors; at the end distribute those of rank 0."""
+    """Temporarily replace sharded parameters by complete tensors, and distribute the tensors of rank 0 at the end."""
     sharded: list[tuple[nn.Module, str, Any]] = [
         (owner, name, parameter)
         for owner in module.modules()

@@ -1,4 +1,4 @@
-"""Make a plan from a model and its base. The rule determines the multipliers of each parameter."""
+"""Make a plan from a model and its base, with multipliers that follow from the rule."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,7 +39,7 @@ def make_plan(
     *,
     trainable: bool = True,
 ) -> tuple[Plan, list[str]]:
-    """Return the plan and its warnings without changing ``model``. Arguments and errors are those of ``parametrize``."""
+    """Return the plan and its warnings without changing ``model``. Arguments and errors are as in ``parametrize``."""
     name = check_rule(rule)
     init_mults = check_multipliers(init_mult, "init_mult", OF_INIT)
     found = recognise(model, describe_model(model))
@@ -59,7 +59,7 @@ def make_plan(
 def make_rows(
     found: Mapping[str, ParameterInfo], rule: str | ModeRule, init_mults: Mapping[str, float], revision: int
 ) -> tuple[ParamPlan, ...]:
-    """Return one row per parameter, as in plans of the given revision."""
+    """Return one row per parameter, computed as in plans of the given revision."""
     return tuple(_make_row(name, found, rule, init_mults, revision) for name in found)
 
 
@@ -77,8 +77,9 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
         return ParamPlan(**what, why="empty, or its layer has no inputs: unchanged")
     if not all(map(prod, at_base.values())):
         raise MupError(
-            f"Parameter {name!r} is {info.shape} in the model and {info.base_shape} at base, where its layer is empty. So "
-            "its growth is undefined. Pass a base with channels, channel ratios and modes of at least 1."
+            f"Parameter {name!r} has shape {info.shape} in the model, but its layer is empty in the base, where its shape "
+            f"is {info.base_shape}. Its growth is therefore undefined. Pass a base with channels, channel ratios and modes "
+            "of at least 1."
         )
     size, base_size = (size_of(name, found, own, revision) for own in (shapes, at_base))
     what |= {
@@ -88,16 +89,17 @@ def _make_row(name, found, rule, init_mults, revision) -> ParamPlan:
     }
     if info.fixed:
         return ParamPlan(**what, why="does not grow: default initialization, base learning rate")
-    # A dense kernel that writes fixed channels is the readout, so the output must start small.
+    # If the output channels of a dense kernel do not grow, it is a readout, and the initial output must be small.
     is_last = revision > 0 and param.role == "spectral" and {"in", "out_fixed"} <= {*param.axes} and param.rank_power is None
     m = multipliers("readout" if is_last else param.role, size, base_size, rule)
     r_in = size.fan_in / base_size.fan_in
     divisor = 1.0
-    if param.divided and check_rule(rule) != "standard":  # the effective weight is w/r: init and lr × r, r² under SGD
+    # because the effective weight is w/r, multiply init and Adam lr by r, and SGD lr by r²
+    if param.divided and check_rule(rule) != "standard":
         channels = zip(param.axes, info.shape, info.base_shape, strict=True)
         divisor = prod(n / b for kind, n, b in channels if kind in ("in", "out"))
         m = replace(m, init=m.init * r_in, adam_lr=m.adam_lr * r_in, sgd_lr=m.sgd_lr * r_in**2)
-    # Apply the kernel's multiplier where κ is applied: to one factor of a factorized kernel.
+    # Apply the multiplier for "kernel" where κ is applied, which is one factor of a factorized kernel.
     given = [init_mults[key] for key in (param.role, *(["kernel"] if size.modes else [])) if key in init_mults]
     why = _why(param.role, check_rule(rule), r_in, m.init, m.kappa)
     why += f"; {RECOGNISED}" if info.recognised else ""
@@ -129,7 +131,7 @@ def _why(role: str, rule: str, r_in: float, init: float, kappa: float) -> str:
 def size_of(
     name: str, found: Mapping[str, ParameterInfo], shapes: Mapping[str, tuple[int, ...]], revision: int = REVISION
 ) -> Size:
-    """Return the numbers of a parameter for the rules.
+    """Return the sizes of a parameter that the rules use.
 
     Parameters
     ----------
@@ -138,7 +140,7 @@ def size_of(
     found : mapping
         Result of :func:`~neuralop_mup.core.width_dims.assign_roles`.
     shapes : mapping
-        Logical shapes of the model or of base.
+        Logical shapes in the model or in the base.
     revision : int
         Revision of the plan.
     """
@@ -152,15 +154,15 @@ def size_of(
     kernel_in, kernel_out = _size(whole, "in", "in_fixed"), _size(whole, "out", "out_fixed")
     if callable(param.init):
         std = float(param.init(shapes[name]))
-    elif param.init == "fan_in":  # torch includes the stencil of a convolution
+    elif param.init == "fan_in":  # torch's fan-in includes the stencil of a convolution
         std = default_std("fan_in", prod(n for kind, n in whole if kind not in ("out", "out_fixed")), kernel_out)
     else:
         std = default_std("constant" if param.init == UNKNOWN else param.init, kernel_in, kernel_out)
     if param.rank_power is not None:
         std = factor_std(std, _size(whole, "rank_in"), len(parts), param.rank_power)
     if "pair" in param.axes and not callable(param.init):
-        std /= 2**0.5  # root mean square of the parts of a complex number
-    # The mode factor κ applies once: to a dense kernel, or to the factor with the output channels.
+        std /= 2**0.5  # root mean square of the real and imaginary parts
+    # The mode factor κ is applied once, either to a dense kernel or to the factor with the output channels.
     if param.role != "spectral" or (
         param.rank_power is not None and not any(kind in ("out", "out_fixed") for kind, _ in own)
     ):
@@ -169,7 +171,8 @@ def size_of(
     separable = not any(kind in ("in", "in_fixed") for kind, _ in whole)
     block = (1, 1) if separable else (kernel_in, kernel_out)
     sides = {kind for kind, _ in whole} & {"in", "in_fixed", "out", "out_fixed"}
-    if revision > 0 and sides in ({"in", "out_fixed"}, {"in_fixed", "out"}):  # otherwise κ would depend on the width
+    # use a square block, because otherwise κ would depend on the width
+    if revision > 0 and sides in ({"in", "out_fixed"}, {"in_fixed", "out"}):
         block = (kernel_in, kernel_in) if "in" in sides else (kernel_out, kernel_out)
     return Size(
         fan_in,
@@ -182,7 +185,7 @@ def size_of(
     )
 
 
-# Modes per sign, K, of an axis with n entries.
+# Number of modes per sign, K, of an axis with n entries.
 _PER_SIGN = {"modes": lambda n: n // 2, "modes_half": lambda n: n - 1, "modes_single": lambda n: n}
 
 

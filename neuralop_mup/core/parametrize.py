@@ -1,4 +1,4 @@
-"""Attach a plan to a model, remove it, and save base shapes."""
+"""Attach a plan to a model, remove a plan, and save base shapes."""
 
 import os
 import warnings
@@ -43,45 +43,45 @@ def parametrize(
     init_mult: Mapping[str, float] | None = None,
     **unknown: Any,
 ) -> Model:
-    """Put a freshly constructed model into maximal update parametrization, in place.
+    """Convert a newly constructed model to maximal update parametrization, in place.
 
-    The function rescales the default initialisation. Forward pass, class and ``state_dict`` keys do not change. At base
-    shapes weights stay bit-identical; only without a base, kernels start at a tenth (see ``init_mult``). Build the optimizer
-    afterwards (:func:`neuralop_mup.MuAdam`, …).
+    The function rescales the default initialisation. The forward pass, the class and the ``state_dict`` keys do not change.
+    If the model has the shapes of the base, its weights are bit-identical. As an exception, kernels are multiplied by 0.1 if
+    no base is given (see ``init_mult``). Build the optimizer afterwards (:func:`neuralop_mup.MuAdam`, …).
 
-    A constructor may end with ``parametrize(self)``. The call does nothing in models that this package builds for
+    A constructor may end with ``parametrize(self)``. This call has no effect in models that the package builds for
     comparison.
 
     Parameters
     ----------
     model : torch.nn.Module
-        An untrained model (see ``init``) from ``neuralop.models``, or with layers registered by
+        An untrained model (see ``init``) from ``neuralop.models``, or a model with layers that are registered with
         :func:`neuralop_mup.register_layer`. Spectral layers of published FNO code are recognised, with a warning
-        (docs/howto/model.md). DistributedDataParallel, DataParallel or torch.compile may wrap the whole model; apply
-        ``fully_shard`` and AveragedModel afterwards.
+        (docs/howto/model.md). The model may be wrapped in DistributedDataParallel, DataParallel or torch.compile. Apply
+        ``fully_shard`` and AveragedModel after this function.
     base : mapping, torch.nn.Module, callable or path, optional
-        The model size for tuning: constructor overrides such as
-        ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a model, a function that returns one, or a file from
-        :func:`save_base_shapes` or mup. Default: the reference size of the default learning rates, 32 channels and n_modes
-        16 on each axis. ``{"n_layers": 4}`` is a base with fewer, equal Fourier layers. Only ``MuSOAP`` scales with depth
-        (``base_depth``), since no depth rule held for the other optimizers (docs/howto/proxy.md).
+        The model size for tuning. Pass constructor overrides such as ``{"hidden_channels": 32, "n_modes": (12, 12)}``, a
+        model, a function that returns a model, or a file from :func:`save_base_shapes` or mup. The default is the reference
+        size of the default learning rates: 32 channels and n_modes 16 on each axis. The base may also have fewer Fourier
+        layers, e.g. ``{"n_layers": 4}``, if all layers are equal. Only ``MuSOAP`` scales with depth (``base_depth``),
+        because we found no depth rule for the other optimizers (docs/howto/proxy.md).
     rule : {"operator-norm", "log-modes", "none", "standard"} or callable, default "operator-norm"
-        How kernels scale with Fourier modes, on top of the width rule. ``operator-norm`` keeps the expected norm of a
-        kernel's largest block at its base value. ``log-modes`` is Theorem 3.5 of the paper below, the limit of few channels
-        and many modes. ``none`` scales only with width. ``standard`` is the standard parametrization. A callable receives
-        the kernel's :class:`~neuralop_mup.core.rules.Size` and its Size at base, and returns the mode factor κ;
-        ``neuralop_mup.rules.RULES`` has the rules above.
+        How kernels scale with Fourier modes, in addition to the width rule. ``operator-norm`` keeps the expected norm of a
+        kernel's largest block at its base value. ``log-modes`` is Theorem 3.5 of the paper below, which is the limit of few
+        channels and many modes. ``none`` only scales with width. ``standard`` is the standard parametrization. A callable
+        receives the kernel's :class:`~neuralop_mup.core.rules.Size` and its Size in the base model, and returns the mode
+        factor κ. ``neuralop_mup.rules.RULES`` contains the rules above.
     init : bool, default True
-        True rescales the weights. On the meta device :func:`initialize` draws them later. False attaches the plan with its
-        learning rates and keeps the weights, for trained models.
+        Whether to rescale the weights. On the meta device, :func:`initialize` draws them later. Pass False for trained
+        models, to attach the plan with its learning rates and keep the weights.
     init_mult : mapping, optional
-        Multipliers of the initialisation by role, e.g. ``{"readout": 0.5}``, on top of the rule. Tune them on the proxy and
-        reuse them. Roles: input, hidden, readout, vector, spectral. ``kernel`` multiplies a Fourier kernel as a whole,
-        ``spectral`` each factor of a factorized one. ``kernel`` defaults to 0.1 without a base under the default rule,
-        because this trains to lower errors (docs/evidence/optimizers.md), otherwise to 1. Multipliers do not affect
-        parameters that do not grow.
+        Additional multipliers of the initialisation by role, e.g. ``{"readout": 0.5}``. Tune them on a small proxy model and
+        reuse them. The roles are input, hidden, readout, vector and spectral. ``kernel`` multiplies a complete Fourier
+        kernel, whereas ``spectral`` multiplies each factor of a factorized kernel. The default of ``kernel`` is 0.1 with the
+        default rule and no base, because this gives lower errors (docs/evidence/optimizers.md), and 1 otherwise. Multipliers
+        do not affect parameters that do not grow.
     **unknown
-        Raises an error with the most similar name.
+        Unknown arguments raise an error that suggests the most similar name.
 
     Returns
     -------
@@ -91,9 +91,10 @@ def parametrize(
     Raises
     ------
     MupError
-        If the model is parametrized, sharded, averaged or partly wrapped; if ``init`` is True and weights differ from their
-        default initialisation or are frozen; if a parameter is shared or its role unknown; if base is deeper, unreadable or
-        another architecture; or if every axis has K = n_modes // 2 ≤ 1 under ``log-modes``. The model does not change then.
+        If the model is already parametrized, sharded, averaged or partly wrapped. If ``init`` is True and weights are frozen
+        or differ from their default initialisation. If a parameter is shared or its role is unknown. If the base is deeper
+        than the model, unreadable or of a different architecture. If every axis has K = n_modes // 2 ≤ 1 under
+        ``log-modes``. In these cases, the model is left unchanged.
 
     References
     ----------
@@ -108,7 +109,7 @@ def parametrize(
     >>> model = nm.parametrize(model, base={"n_modes": (16,), "hidden_channels": 32})
     >>> optimizer = nm.MuAdam(model, lr=8e-3)
 
-    Without a base, for an optimizer's default learning rate:
+    Without a base, to use an optimizer's default learning rate:
 
     >>> model = nm.parametrize(FNO(n_modes=(64,), in_channels=1, out_channels=1, hidden_channels=128))
     >>> optimizer = nm.MuSOAP(model)
@@ -130,14 +131,17 @@ def parametrize(
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """Return the model inside its wrappers. Raise MupError for averages and sharded models."""
+    """Return the model without its wrappers; raise MupError if it is averaged or sharded."""
     if isinstance(model, AveragedModel):
         raise MupError(
-            "An AveragedModel copies the weights of a model that trains. Call parametrize on that model first, then average "
-            "it: AveragedModel(nm.parametrize(model, …)). The average keeps the plan."
+            "An AveragedModel contains a copy of the model that is trained, so it cannot be parametrized itself. "
+            "Parametrize the model first: AveragedModel(nm.parametrize(model, …)). The averaged model keeps the plan."
         )
     if isinstance(model, type):
-        raise MupError(f"{model.__name__} is a class. Pass a model, such as {model.__name__}(…).")
+        raise MupError(
+            f"model must be an instance of torch.nn.Module, got the class {model.__name__}. Pass an instance such as "
+            f"{model.__name__}(…)."
+        )
     bare = unwrap(model)
     if isinstance(bare, nn.Module):
         check_unsharded(bare, "parametrize")
@@ -148,8 +152,9 @@ def _on_meta(model: nn.Module) -> bool:
     meta = [name for name, p in model.named_parameters() if p.is_meta]
     if 0 < len(meta) < len(list(model.parameters())):
         raise MupError(
-            f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device and others are not. Build the "
-            "whole model there (with torch.device('meta'): …) or elsewhere, or pass init=False to attach only the plan."
+            f"Parameter {meta[0]!r} of this {type(model).__name__} is on the meta device, but other parameters are not. "
+            "Build all of the model on the meta device (with torch.device('meta'): …) or all of it on another device. To "
+            "only attach the plan, pass init=False."
         )
     return bool(meta)
 
@@ -164,7 +169,7 @@ def scale_weights(model: nn.Module, plan: Plan) -> None:
 
 
 def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
-    """Attach a plan and the status of its weights to a bare model."""
+    """Attach a plan and the status of the weights to an unwrapped model."""
     set_status(model, status)
     setattr(model, ATTRIBUTE, plan)
     attach_shapes(model)
@@ -173,26 +178,27 @@ def set_plan(model: nn.Module, plan: Plan, status: WeightsStatus) -> None:
 
 
 def check_no_plan(model: nn.Module, rescales: bool = False) -> None:
-    """Raise MupError if the model or a part of it has a plan or mup's infshapes, or had a plan and ``rescales``."""
+    """Raise MupError if the model or a submodule has a plan or an infshape or, if ``rescales``, had a plan before."""
     has_plan = any(hasattr(part, ATTRIBUTE) or (rescales and status_of(part) is not None) for part in model.modules())
     if has_plan or any(hasattr(p, "infshape") for p in model.parameters()):
         raise MupError(
-            f"This {type(model).__name__}, or a part of it, is already parametrized by this package or by mup, or was "
-            "before unparametrize. Rescaling its weights twice would distort them. Build a new model, or call "
-            "neuralop_mup.unparametrize on that part and pass init=False."
+            f"This {type(model).__name__} or one of its submodules is already parametrized by this package or by mup, or "
+            "was parametrized before a call of unparametrize. Rescaling its weights twice would be incorrect. Build a new "
+            "model, or call neuralop_mup.unparametrize on the parametrized module and pass init=False."
         )
 
 
 def unparametrize(model: Model) -> Model:
-    """Remove the plan from a model and keep its weights.
+    """Remove the plan from a model without changing its weights.
 
-    The weights stay scaled, so attach another plan with ``init=False``.
+    The weights remain scaled, so use ``init=False`` to attach another plan.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, wrapped or not, or one with only mup's ``infshape``: from mup itself, or from a checkpoint of
-        UQNO, which stores the parameters of its base model as objects.
+        A parametrized model. It may be wrapped. A model without a plan is also accepted if its parameters have mup's
+        ``infshape``. Such models come from mup itself, or from a checkpoint of UQNO, which stores the parameters of its base
+        model as objects.
 
     Returns
     -------
@@ -220,7 +226,7 @@ def unparametrize(model: Model) -> Model:
         get_plan(model)
     plan = vars(bare).pop(ATTRIBUTE, None)
     if plan is None or not plan.init_applied:
-        set_status(bare, None)  # scaled weights keep their status
+        set_status(bare, None)  # if the weights were scaled, they keep their status
     vars(bare).pop(_COPIES_SHAPES, None)
     detach_hooks(bare)
     for parameter in bare.parameters():
@@ -235,17 +241,18 @@ def is_parametrized(model: nn.Module) -> bool:
     Parameters
     ----------
     model : torch.nn.Module
-        Any model, wrapped or not.
+        Any model. It may be wrapped.
 
     Returns
     -------
     bool
-        True also for copies and after :func:`~neuralop_mup.load_plan`.
+        Whether the model has a plan. This is also true for copies of a parametrized model and after
+        :func:`~neuralop_mup.load_plan`.
 
     Raises
     ------
     MupError
-        If FSDP1 wraps the model, or a wrapper covers only a part of it.
+        If the model is wrapped in FSDP1, or if only a submodule is wrapped.
 
     Examples
     --------
@@ -270,14 +277,15 @@ def get_plan(model: nn.Module) -> Plan:
     """
     if not isinstance(model, nn.Module):
         raise MupError(
-            f"Expected a parametrized model, got {type(model).__name__}. Pass the model itself, not its parameters."
+            f"model must be a parametrized torch.nn.Module, got {type(model).__name__}. Pass the model itself, not its "
+            "parameters."
         )
     bare = unwrap(model)
     if not is_parametrized(bare):
         if parts := [name for name, module in bare.named_modules() if name and hasattr(module, ATTRIBUTE)]:
             raise MupError(
-                f"Only the part {parts[0]!r} of this {type(bare).__name__} is parametrized. Pass model.{parts[0]} and train "
-                "the rest with a second optimizer, or call neuralop_mup.parametrize on a new, whole model."
+                f"Only the submodule {parts[0]!r} of this {type(bare).__name__} is parametrized. Pass model.{parts[0]} and "
+                "train the rest with a second optimizer, or call neuralop_mup.parametrize on a new, complete model."
             )
         raise MupError(
             f"This {type(bare).__name__} is not parametrized. Call neuralop_mup.parametrize(model) first, "
@@ -288,27 +296,27 @@ def get_plan(model: nn.Module) -> Plan:
 
 
 def kernels_and_axes(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the kinds of axes of each kernel parameter of a bare model. Reading them from its plan is fast."""
+    """Return the kinds of axes of each kernel in an unwrapped model, read from its plan if it has one."""
     if (plan := vars(model).get(ATTRIBUTE)) is not None:
         return {row.name: row.axes for row in plan.rows if row.role == "spectral"}
     return {name: info.param.axes for name, info in describe_model(model).items() if info.param.role == "spectral"}
 
 
 def save_base_shapes(model: nn.Module, path: str | os.PathLike) -> None:
-    """Save base shapes in mup's file format, to pass the path to :func:`parametrize` as ``base``.
+    """Save base shapes in mup's file format, for use as the ``base`` of :func:`parametrize`.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A parametrized model, to save its base, or another model, to save it as a base.
+        A model. If it is parametrized, its base is saved. Otherwise, the model itself is saved as a base.
     path : path
-        The file to write: base sizes of each parameter, ``null`` for a fixed dimension. Kernels also have mode dimensions
-        (stored modes: n_modes, n_modes // 2 + 1 on the last axis).
+        File to write. It contains the base sizes of each parameter, with ``null`` for fixed dimensions. For kernels, these
+        include the numbers of stored modes: n_modes, or n_modes // 2 + 1 on the last axis.
 
     Raises
     ------
     MupError
-        If the role of a parameter is unknown, or the file cannot be written.
+        If the role of a parameter is unknown, or if the file cannot be written.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The plan: a table of all parameters with their multipliers, also as JSON."""
+"""Define the plan, a table of all parameters with their multipliers that can be written as JSON."""
 
 import json
 import math
@@ -11,13 +11,13 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
 from neuralop_mup.errors import MupError, nearest
 
-# Increases when plans of the same rules change (1: κ of a kernel with one growing side).
+# Increase this number if plans of the same rules change. Revision 1 changed κ of kernels with one growing side.
 REVISION = 1
 
 
 @dataclass(frozen=True)
 class ParamPlan:
-    """One parameter: its role, its sizes in this model and at base, and its multipliers relative to base.
+    """Role, sizes and multipliers of one parameter, relative to the base model.
 
     Attributes
     ----------
@@ -26,29 +26,31 @@ class ParamPlan:
     axes : tuple of str
         Kind of each dimension.
     shape, base_shape : tuple of int
-        Logical shapes (active modes on mode axes).
+        Logical shapes, with active modes on mode axes, in this model and in the base model.
     init_mult : float
-        Factor on the default initialisation, including a multiplier of the role.
+        Factor on the default initialisation, including the user's multiplier for the role.
     lr_mult, sgd_lr_mult : float
         The rule's factors on the learning rates of an Adam-like optimizer and of SGD.
     default_std : float or None
-        Root mean square of the default initialisation at this size; None if that is not random (gates, norms).
+        Root mean square of the default initialisation at this size, or None if it is not random (gates, norms).
     why : str
-        The rule in a few words.
+        Short explanation of the multipliers.
     owner : str
-        Name of the layer.
+        Qualified name of the layer.
     init : str
-        Default initialisation (:class:`~neuralop_mup.Param`), "own" for a function, "unknown" without a description.
+        Default initialisation (see :class:`~neuralop_mup.Param`), "own" if it is a function, or "unknown" without a
+        description.
     size, base_size : Size or None
-        Sizes that the rule used, in this model and at base; None for an empty parameter.
+        Sizes that the rule used, in this model and in the base model, or None for an empty parameter.
     lacking : bool
-        Whether the base model has fewer layers, without this parameter. ``base_shape`` is then that of its last layer.
+        Whether the base model does not have this parameter because it has fewer layers. ``base_shape`` is then the shape in
+        its last layer.
     frozen : bool
-        Whether the layer's constructor freezes the parameter, or it was frozen and does not grow.
+        Whether the layer's constructor freezes the parameter, or the parameter was frozen and does not grow.
     fixed : bool
-        Whether no dimension grows. Multipliers do not apply then.
+        Whether no dimension grows. Multipliers do not apply to such parameters.
     divisor : float
-        Number by which the layer divides its input (``mup.MuReadout``); 1 for other layers.
+        Divisor of the layer's input (``mup.MuReadout``), or 1 for other layers.
     """
 
     name: str
@@ -73,12 +75,12 @@ class ParamPlan:
 
     @property
     def tuned_as(self) -> str:
-        """The role that selects user multipliers; "fixed" (no multipliers) if no dimension grows."""
+        """Role that selects the user's multipliers, or "fixed" (no multipliers) if no dimension grows."""
         return "fixed" if self.fixed else self.role
 
     def mup_shape(self, of: int = 1) -> MupShape:
-        """Return the ``infshape`` for mup's optimizers; ``of`` is the number of rows in the plan that are not frozen."""
-        # mup stores base sizes only for growing dimensions.
+        """Return the ``infshape`` for mup's optimizers; see :class:`MupShape` for ``of``."""
+        # mup only stores base sizes of growing dimensions.
         axes = ("fixed",) * len(self.axes) if self.fixed else self.axes
         multipliers = self.lr_mult, self.sgd_lr_mult
         return MupShape(axes, self.shape, self.base_shape, *multipliers, of, self.frozen, self.divisor)
@@ -95,21 +97,22 @@ class Plan:
     rows : tuple of ParamPlan
         One row per parameter, in the order of ``named_parameters``.
     init_mult : dict
-        Initialisation multipliers by role (already included in the rows' ``init_mult``).
+        User's initialisation multipliers by role, which the rows' ``init_mult`` already includes.
     init_applied : bool, default True
         Whether the weights were rescaled (False after ``parametrize(…, init=False)``).
     version : int, default 2
-        Version of the rules. Files of another version are rejected.
+        Version of the rules. Files with a different version are rejected.
     reason : str, default ""
-        One line about the rule.
+        Explanation of the rule in one line.
     revision : int
-        0 for plans of releases up to 0.3, which included a factor of the width in κ if only one side of a kernel grows.
+        Revision of the plan. It is 0 for plans of releases up to 0.3. In these plans, κ depends on the width if only one
+        side of a kernel grows.
     function : callable or None
-        The rule, if you passed a function. A file keeps only its name and the multipliers.
+        The rule, if it is a function. A file only stores its name and the multipliers.
     at_base : str, default ""
-        One line about the base model and how the growing dimensions were found.
+        Description, in one line, of the base model and of how the growing dimensions were found.
     lrs : dict, optional
-        Text with the learning rate of each parameter, if you passed an optimizer to ``summary``. Not saved.
+        Learning rate of each parameter as text, if an optimizer was passed to ``summary``. It is not saved.
 
     Examples
     --------
@@ -136,17 +139,17 @@ class Plan:
 
     @property
     def mode_rule(self) -> str | ModeRule:
-        """The rule, as an argument for :func:`~neuralop_mup.core.rules.multipliers`.
+        """Rule to pass to :func:`~neuralop_mup.core.rules.multipliers`.
 
         Returns
         -------
         str or callable
-            Name of the rule, or the function if you passed one.
+            Name of the rule, or the function if the rule is a function.
 
         Raises
         ------
         MupError
-            If the rule was a function and the plan comes from a file or a pickle, which keep only its name.
+            If the rule was a function and the plan comes from a file or a pickle, which only store its name.
 
         Examples
         --------
@@ -155,18 +158,18 @@ class Plan:
         """
         if self.function is None and self.rule not in RULES:
             raise MupError(
-                f"The plan follows the rule {self.rule!r}, a function, and only its name was saved. Multipliers at other "
-                f"modes need the function: set neuralop_mup.rules.RULES[{self.rule!r}] = … first."
+                f"The plan follows the rule {self.rule!r}, which is a function, but only its name was saved. The function "
+                f"is needed to compute multipliers for other modes. Set neuralop_mup.rules.RULES[{self.rule!r}] = … first."
             )
         return self.function or self.rule
 
     def __deepcopy__(self, memo: dict) -> "Plan":
-        return self  # a plan is immutable, and the copy keeps a rule that is a function
+        return self  # a plan is immutable, and this keeps a rule that is a function
 
     def __getstate__(self) -> dict:
         module = sys.modules.get(getattr(self.function, "__module__", None) or "")
         found = getattr(module, getattr(self.function, "__qualname__", ""), None)
-        # A lambda cannot be pickled, but a model with a plan must be.
+        # Omit functions that cannot be pickled, such as lambdas, because a model with a plan must be picklable.
         function = self.function if found is self.function else None
         return {**{own.name: getattr(self, own.name) for own in fields(self)}, "function": function}
 
@@ -177,8 +180,8 @@ class Plan:
     def __getitem__(self, name: str) -> ParamPlan:
         if name not in self:
             raise MupError(
-                f"A plan has no parameter {name!r}: {nearest(str(name), self._by_name)} Index a plan by parameter names; "
-                "plan.rows holds its rows, str(plan) is its text."
+                f"The plan has no parameter {name!r}: {nearest(str(name), self._by_name)} Index a plan by parameter name, "
+                "or use plan.rows for its rows and str(plan) for its table."
             )
         return self._by_name[name]
 
@@ -192,7 +195,7 @@ class Plan:
         return len(self.rows)
 
     def __str__(self) -> str:
-        """Return the table below lines about the rule and the base model."""
+        """Return the table, preceded by lines that describe the rule and the base model."""
         cells = _cells(self)
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -204,12 +207,12 @@ class Plan:
         return "\n".join([head, *filter(None, (self.at_base, reason, depth)), *lines])
 
     def to_markdown(self) -> str:
-        """Return the table as GitHub markdown.
+        """Return the table as GitHub Markdown.
 
         Returns
         -------
         str
-            A header and one line per parameter.
+            Table with a header and one line per parameter.
 
         Examples
         --------
@@ -222,23 +225,23 @@ class Plan:
 
     @cached_property
     def text(self) -> str:
-        """:meth:`to_json` in one line, cached because every ``state_dict`` contains it."""
+        """JSON of the plan in one line, cached because every ``state_dict`` contains it."""
         return self.to_json(indent=None)
 
     def differences(self, other: "Plan") -> list[str]:
-        """Return the differences to another plan, one line each; empty if both scale every parameter equally.
+        """Return the differences from another plan, which are none if both scale every parameter equally.
 
-        Rounding errors and whether the initialisation was applied do not count.
+        Rounding errors are ignored, as is whether the initialisation was applied.
 
         Parameters
         ----------
         other : Plan
-            The plan to compare with.
+            Plan to compare with.
 
         Returns
         -------
         list of str
-            Differences, such as another rule or another multiplier of a parameter.
+            One line per difference, such as a different rule or a different multiplier of a parameter.
 
         Examples
         --------
@@ -266,7 +269,7 @@ class Plan:
         Parameters
         ----------
         indent : int or None, default 2
-            Number of spaces per level; None writes a single line.
+            Number of spaces per level, or None for a single line.
 
         Returns
         -------
@@ -291,17 +294,17 @@ class Plan:
         Parameters
         ----------
         text : str
-            The JSON.
+            JSON of a plan.
 
         Returns
         -------
         Plan
-            The plan, equal to the stored one. If the rule was a function, only its name is restored.
+            Plan that is equal to the stored plan. If the rule was a function, only its name is restored.
 
         Raises
         ------
         MupError
-            If the text is no plan, is truncated, or follows another version of the rules.
+            If the text is not a plan or is truncated, or if the plan follows another version of the rules.
 
         Examples
         --------
@@ -313,23 +316,23 @@ class Plan:
             stored = json.loads(text)
             if stored["version"] != RULE_VERSION:
                 raise MupError(
-                    f"The plan follows version {stored['version']} of the rules, this package version {RULE_VERSION}, with "
-                    "other multipliers. Continue with the release that wrote the plan."
+                    f"The plan follows version {stored['version']} of the rules, but this package uses version "
+                    f"{RULE_VERSION}, which has different multipliers. Use the release that wrote the plan."
                 )
             stored.setdefault("revision", 0)
-            stored.pop("init_pending", None)  # release 0.3.0 wrote it
+            stored.pop("init_pending", None)  # written by release 0.3.0
             stored["rows"] = tuple(ParamPlan(**_fields(row)) for row in stored["rows"])
             stored["init_mult"] = check_multipliers(stored["init_mult"], "init_mult", OF_INIT)
             return cls(**stored)
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
             raise MupError(
-                f"This is not the JSON of a plan, or it is truncated, or release 0.2 wrote it ({error}). Write it with "
-                "Plan.to_json, or continue with that release."
+                "This is not the JSON of a plan: it is truncated, in a different format, or written by release 0.2 "
+                f"({error}). Write it with Plan.to_json, or use the release that wrote it."
             ) from error
 
 
 def _fields(stored: Mapping) -> dict:
-    """Convert lists to tuples and mappings to sizes."""
+    """Convert lists to tuples and mappings to Size objects."""
     return {
         key: tuple(value) if isinstance(value, list) else Size(**_fields(value)) if isinstance(value, dict) else value
         for key, value in stored.items()

@@ -1,15 +1,15 @@
-"""Recognise Fourier kernels in undescribed layers by their response to plane waves and their initial values.
+"""Recognise Fourier kernels in undescribed layers by their response to plane waves and by their initial values.
 
-Most published FNO code has its own spectral convolution, with kernels ``scale * torch.rand(in, out, modes…)`` and
-``scale = 1 / (in * out)``. Such a kernel is scaled without a registration only if it passes two tests:
+Most published FNO code defines its own spectral convolution, with kernels ``scale * torch.rand(in, out, modes…)`` and
+``scale = 1 / (in * out)``. Such a kernel is only scaled without a registration if it passes two tests:
 
-* *Behaviour* of the same layer, built small. The response to a plane wave in one input channel depends only on the kernel's
-  entries at that channel and wavenumber. Each output channel depends only on its own entries. The output is affine in the
-  kernel, and a wave keeps its wavenumber. A wider layer and one with more modes have the same gain.
-* *Initial values*, in the model and in the small layers: uniform on [0, 1/(in·out)).
+* *Behaviour* of a small version of the same layer. The response to a plane wave in one input channel only depends on the
+  kernel's entries for this channel and wavenumber. Each output channel only depends on its own entries. The output is affine
+  in the kernel, and a wave keeps its wavenumber. The gain is the same for a wider layer and for a layer with more modes.
+* *Initial values* in the model and in the small layers, which must be uniform on [0, 1/(in·out)).
 
 If only one test passes, :func:`~neuralop_mup.core.width_dims.assign_roles` raises an error with the line to write. The model
-itself never runs.
+itself is never run.
 """
 
 import itertools
@@ -30,29 +30,29 @@ from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.layers.registry import UNKNOWN, Param
 from neuralop_mup.core.rules import default_std
 
-# Note in the plan's row of a recognised kernel.
+# Text in the plan's row of a recognised kernel.
 RECOGNISED = "recognised by plane waves and initial values"
-# Evidence for a kernel that passes one of the two tests.
+# Error messages about kernels that pass only one of the two tests.
 _ACTS = (
-    "It acts on plane waves like a Fourier kernel, but its values are not uniform on [0, 1/(in·out)): init is the "
+    "It acts on plane waves like a Fourier kernel, but its values are not uniform on [0, 1/(in·out)). Set init to the "
     "constructor's initialization."
 )
 _LOOKS = (
-    "Its values are uniform on [0, 1/(in·out)), as Fourier kernels often are, but tests with plane waves failed. Register "
-    "it only if it is a Fourier kernel with these dimensions."
+    "Its values are uniform on [0, 1/(in·out)), as in many Fourier kernels, but it failed the tests with plane waves. "
+    "Only register it if it is a Fourier kernel with these dimensions."
 )
-# Sizes of the small layers, which take milliseconds in three dimensions.
+# Sizes of the small layers. At these sizes, the tests take milliseconds in three dimensions.
 _WIDTH, _MODES = 8, 4
-# Bound on rounding errors of entries that do not affect the response, relative to the largest entry.
+# Effects of entries below this fraction of the largest effect are treated as rounding errors.
 _TINY = 1e-4
 
-_SAMPLE = 65536  # a kernel may hold a billion numbers
+_SAMPLE = 65536  # largest number of entries to read, because a kernel may have a billion
 
 Axes = tuple[str, ...]
 
 
 class _NotTestable(Exception):
-    """The layer cannot be built at a size, or does not accept an input."""
+    """Raised if the layer cannot be built at a size or does not accept an input."""
 
 
 def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str, ParameterInfo]:
@@ -61,14 +61,14 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
     Parameters
     ----------
     model : torch.nn.Module
-        The bare, untrained model. Neither it nor the state of the random numbers changes.
+        The unwrapped, untrained model. Neither the model nor the random state changes.
     found : mapping
         Result of :func:`~neuralop_mup.core.describe_model.describe_model`.
 
     Returns
     -------
     dict of str to ParameterInfo
-        Like ``found``. Recognised kernels have a description and ``recognised``, those that pass one test a ``proposal``.
+        Copy of ``found``. Recognised kernels have a description, and kernels that pass only one test have a ``proposal``.
     """
     result, tensors = dict(found), dict(model.named_parameters())
     tested: dict[Any, dict[str, tuple[Axes, str]]] = {}
@@ -92,12 +92,12 @@ def recognise(model: nn.Module, found: Mapping[str, ParameterInfo]) -> dict[str,
 
 
 def proposal(axes: Axes, init: str) -> str:
-    """Return the Python text of a kernel's description. An empty ``init`` is unknown."""
+    """Return the Python code of a kernel's description, with a placeholder for an unknown (empty) ``init``."""
     return f"nm.Param('spectral', {axes}, {repr(init) if init else 'init=…'})"
 
 
 def _may_be_kernel(p: torch.Tensor) -> bool:
-    """Return whether it has complex numbers or pairs, two channel axes and one to three mode axes."""
+    """Return whether a parameter has complex numbers or pairs, and the axes of a kernel in one to three dimensions."""
     return p.numel() > 0 and (p.is_complex() or p.shape[-1:] == (2,)) and 1 <= _n_modes_axes(p) <= 3
 
 
@@ -109,7 +109,7 @@ def _n_modes_axes(p: torch.Tensor) -> int:
 
 
 def is_positive(p: torch.Tensor, axes: Axes) -> bool:
-    """Return whether numbers look uniform on [0, 1/(in·out)): within bounds, moments within six standard errors."""
+    """Return whether values look uniform on [0, 1/(in·out)), judging by their bounds and first two moments."""
     if p.is_meta:
         return False
     parts = torch.view_as_real(p) if p.is_complex() else p
@@ -126,7 +126,7 @@ def is_positive(p: torch.Tensor, axes: Axes) -> bool:
 
 
 def _guess_axes(p: torch.Tensor) -> Axes:
-    """Return the first axes that make numbers look uniform on [0, 1/(in·out)), or an empty tuple."""
+    """Return the first choice of axes that makes values look uniform on [0, 1/(in·out)), or an empty tuple."""
     n = _n_modes_axes(p) + 2
     for i, j in itertools.combinations(range(n), 2):
         axes = ["modes_single"] * n + ["pair"] * (not p.is_complex())
@@ -137,7 +137,7 @@ def _guess_axes(p: torch.Tensor) -> Axes:
 
 
 def _init_of(drawn: Sequence[torch.Tensor], axes: Axes) -> str:
-    """Return the name of the initialization that fits a kernel at all sizes, or an empty string."""
+    """Return the name of the initialization that matches a kernel at all sizes, or an empty string."""
     for word in ("positive", "mean_fan", "fan_out"):
         if all(_is_drawn_by(word, p, axes) for p in drawn):
             return word
@@ -151,17 +151,17 @@ def _is_drawn_by(word: str, p: torch.Tensor, axes: Axes) -> bool:
     return abs(float(p.abs().square().mean().sqrt()) / std - 1) < 4 / p.numel() ** 0.5
 
 
-# ------------------------------------------------------------------------------------------------ layers of other sizes
+# ------------------------------------------------------------------------------------------------ layers at other sizes
 
 
 def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
-    """Return axes and initialization of each parameter that acts as a Fourier kernel in rebuilt layers."""
+    """Return the axes and initialization of each parameter that acts as a Fourier kernel in rebuilt layers."""
     names = [name for name, p in layer.named_parameters(recurse=False) if _may_be_kernel(p)]
     n_axes = {_n_modes_axes(layer.get_parameter(name)) for name in names}
     found = solve_arguments(layer, partial(build_or_none, type(layer))) if len(n_axes) == 1 else []
     if not found:
         return {}
-    grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # it resolves the modes at all sizes
+    grid = tuple(2 * (_WIDTH + 3) + 2 * j for j in range(n_axes.pop()))  # fine enough to resolve the modes at all sizes
     with build_to_compare(), torch.device("cpu"), torch.enable_grad():
         for last in (False, True):
             with suppress(_NotTestable):
@@ -173,12 +173,12 @@ def _test(layer: nn.Module) -> dict[str, tuple[Axes, str]]:
 def _kernels(
     layer: nn.Module, arguments: Mapping[str, Any], waves_of: Callable[[nn.Module], "_Waves"]
 ) -> dict[str, tuple[Axes, str]]:
-    """Return parameters that act as Fourier kernels, grow along their axes, and have equal gain at all sizes."""
+    """Return parameters that act as Fourier kernels, grow along their axes, and have the same gain at all sizes."""
     effects = _effects(layer, arguments)
     small = {key: _MODES if "mode" in key.lower() else _WIDTH for key, dims in effects.items() if any(dims.values())}
 
     def build(keys: Iterable[str], more: int) -> nn.Module:
-        """Return the small layer, with ``more`` added to sizes."""
+        """Return the small layer with ``more`` added to the sizes ``keys``."""
         sizes = {**small, **{key: small[key] + more for key in keys}}
         resized = {key: _filled(arguments[key], size) for key, size in sizes.items()}
         again = build_or_none(type(layer), {**arguments, **resized}, "cpu")
@@ -213,7 +213,7 @@ def _filled(value: Any, size: int) -> Any:
 
 
 def _effects(layer: nn.Module, arguments: Mapping[str, Any]) -> dict[str, dict[str, set[int]]]:
-    """Return the dimensions of each parameter that change if one is added to an argument, by argument."""
+    """Return, for each size argument, the dimensions of each parameter that change if the argument increases by one."""
     larger = {
         key: build_or_none(type(layer), {**arguments, key: each(value, lambda n: n + 1)})
         for key, value in arguments.items()
@@ -227,19 +227,19 @@ def _effects(layer: nn.Module, arguments: Mapping[str, Any]) -> dict[str, dict[s
 
 @dataclass
 class _Waves:
-    """Measure how a layer's response to plane waves depends on each entry of its kernels, at random values."""
+    """Measure how a layer's response to plane waves depends on each entry of its kernels, for random kernels."""
 
     layer: nn.Module
     names: Sequence[str]
     grid: tuple[int, ...]
-    last: bool  # channels are the last axis of the input
+    last: bool  # whether channels are the last axis of the input
 
     def __post_init__(self) -> None:
         self._random = torch.Generator().manual_seed(0)
         self.kernels = {name: self._normal_like(self.layer.get_parameter(name)).requires_grad_() for name in self.names}
         widths = {n for p in self.kernels.values() for n in p.shape}
         self.channels = 2 * _WIDTH if 2 * _WIDTH in widths else _WIDTH
-        # In a real field, waves with a positive last number cover all waves.
+        # For real fields, wavenumbers with a positive last component represent all wavenumbers.
         self.signs = [(*signs, 1) for signs in itertools.product((1, -1), repeat=len(self.grid) - 1)]
         self.moved = cache(self._moved)
 
@@ -252,19 +252,19 @@ class _Waves:
         return torch.cos(phase + torch.stack(torch.meshgrid(*terms, indexing="ij")).sum(0))
 
     def answer(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        """Return the layer's output with kernels multiplied by ``scale``. Channels of input and output come first."""
+        """Return the layer's output if kernels are multiplied by ``scale``. In ``x`` and the output, channels come first."""
         kernels = {name: p * scale for name, p in self.kernels.items()}
         try:
             y = functional_call(self.layer, kernels, (x.movedim(1, -1) if self.last else x,))
             y = y.movedim(-1, 1) if self.last else y
-        except Exception as error:  # the layer may raise anything for an unsuitable input
+        except Exception as error:  # the layer may raise any exception for an unsuitable input
             raise _NotTestable from error
         if y.shape[2:] != self.grid or y.is_complex():
             raise _NotTestable
         return y
 
     def _moved(self, k: tuple[int, ...], channel: int = 0, out: int = 0) -> dict[str, torch.Tensor]:
-        """Return the effect of each kernel entry on an output channel, for a wave in one input channel."""
+        """Return the effect of each kernel entry on one output channel for a wave in one input channel."""
         x = torch.zeros(1, self.channels, *self.grid)
         x[0, channel] = self.wave(k)
         y = self.answer(x)
@@ -276,11 +276,11 @@ class _Waves:
         return dict(zip(self.kernels, sizes, strict=True))
 
     def gains(self) -> dict[str, float]:
-        """Return the largest effect of an entry, for each kernel."""
+        """Return the largest effect of an entry for each kernel."""
         return {name: max(float(self.moved(signs)[name].max()) for signs in self.signs) for name in self.names}
 
     def entries(self, name: str, k: tuple[int, ...], channel: int = 0, out: int = 0) -> list[tuple[int, ...]]:
-        """Return the kernel entries that have an effect."""
+        """Return the indices of the kernel entries that affect the output."""
         hits = self.moved(k, channel, out)[name] > _TINY * self.gains()[name]
         return [tuple(entry) for entry in torch.nonzero(hits).tolist()]
 
@@ -298,7 +298,7 @@ class _Waves:
         for j in range(n):
             signs = (1, -1) if both[j] else (first[j],)
             numbers = [sign * k for sign in signs for k in (1, 2, _MODES - 1)]
-            beyond = (_WIDTH + 1) * first[j]  # beyond the length of any axis
+            beyond = (_WIDTH + 1) * first[j]  # larger than the length of any axis
             *along, none = (self.entries(name, (*first[:j], k, *first[j + 1 :])) for k in (*numbers, beyond))
             if none:
                 return ()
@@ -308,7 +308,7 @@ class _Waves:
         return (*(kinds[a] for a in range(n + 2)), *([] if p.is_complex() else ["pair"]))
 
     def are_kept(self) -> bool:
-        """Return whether the output is affine in the kernels, and what they add to a wave has the same wavenumber."""
+        """Return whether the output is affine in the kernels and their contribution keeps the wavenumber of a wave."""
         for signs in self.signs:
             k = (*signs[:-1], 2)
             amplitudes = torch.randn(1, self.channels, *(1,) * len(k), generator=self._random)
@@ -323,7 +323,7 @@ class _Waves:
 
 
 def _axis_of(found: Sequence[list[tuple[int, ...]]]) -> int:
-    """Return the only axis along which the entries of different waves or channels differ, or -1.
+    """Return the axis along which the entries of different waves or channels differ, or -1 if it is not unique.
 
     Each wave or channel must have exactly one entry.
     """

@@ -1,7 +1,7 @@
-"""Build or read the base of a model, and build probes of other sizes.
+"""Build or read the base of a model, and build probes at other sizes.
 
-A *part* is the model, or a model inside it, that keeps its constructor arguments, one of them a width. The package builds
-it again on the meta device, as a base and as a probe. A base may also be a model or a file.
+A model or submodule is *rebuildable* if it stores its constructor arguments and one of them is a width. The package rebuilds
+it on the meta device as a base and as a probe. A base may also be a model or a file.
 """
 
 import os
@@ -30,43 +30,44 @@ from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.infshape import load_shapes
 from neuralop_mup.errors import MupError, nearest
 
-# The reference size: the size for the default learning rates.
+# The reference size of the default learning rates.
 WIDTH = 32
 MODES = 16
-# Names of widths and modes: neuralop's (GINO's begin with fno_), then PhysicsNeMo's, then usual names.
+# Argument names of widths and modes, first in neuralop (in GINO, they start with fno_), then in PhysicsNeMo, then in other
+# code.
 _THEIRS = (
     *("hidden_channels", "fno_hidden_channels", "hidden_variable_codimension", "latent_channels", "embed_dim"),
     *("hidden_dim", "width"),
 )
 WIDTHS = (*_THEIRS, "dim", "d_model", "model_dim", "latent_dim", "hidden_size", "n_hidden")
-# Proportional to the width, unless they are 1.
+# Arguments that are proportional to the width, unless they are 1.
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
 _MODES = (
     *("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes"),
     *("modes", "modes1", "modes2", "modes3", "modes_x", "modes_y", "modes_z"),
 )
 _DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
-# An argument is a factor, not a width, if kernels have at least this many times as many channels.
+# An argument is treated as a factor instead of a width if kernels have at least this many times its value in channels.
 _FACTOR = 8
 
 
 @dataclass(frozen=True)
 class RebuildableModel:
-    """A model that can be built again at other sizes.
+    """A model or submodule that can be rebuilt at other sizes.
 
     Attributes
     ----------
     name, model : str, torch.nn.Module
-        The model, and its name in the whole model.
+        The model or submodule, and its qualified name in the top-level model.
     arguments : mapping
-        The model's constructor arguments.
+        The constructor arguments of ``model``.
     described : mapping of str to ParameterInfo
-        Parameters of the whole model.
+        Parameters of the top-level model.
     solved : sequence of str
-        Arguments solved from the model's shapes.
+        Arguments that were solved from the shapes of ``model``.
     derived : mapping
-        Defaults of the arguments that the constructor replaces, as in ``mlp_dim or 4 * width``. The model has the same
-        shapes with the default.
+        Defaults of arguments that the constructor replaces, as in ``mlp_dim or 4 * width``. With these defaults, the model
+        has the same shapes.
     """
 
     name: str
@@ -82,7 +83,7 @@ class RebuildableModel:
 
     @cached_property
     def infos(self) -> dict[str, ParameterInfo]:
-        """Parameters of the model, by name without its prefix."""
+        """Parameters of ``model``, by name without the prefix."""
         described = self.described.items()
         return {name.removeprefix(self.prefix): info for name, info in described if name.startswith(self.prefix)}
 
@@ -92,7 +93,7 @@ class RebuildableModel:
 
     @property
     def named_widths(self) -> list[str]:
-        """Integer arguments with a usual name of a width."""
+        """Integer arguments that have a common name for a width."""
         return [key for key in WIDTHS if isinstance(self.arguments.get(key), Integral)]
 
     @cached_property
@@ -100,12 +101,12 @@ class RebuildableModel:
         return sizes_of(self.model)
 
     def built(self, **overrides: Any) -> nn.Module:
-        """Return a model of the same class from its arguments and overrides, on the meta device if possible."""
+        """Rebuild the model from its arguments and overrides, on the meta device if possible."""
         arguments = {**self.arguments, **self.derived, **overrides}
         return construct(lambda: new(type(self.model), arguments), f"{type(self.model).__name__} with {overrides}")
 
     def enlarged(self, *keys: str) -> dict[str, tuple[int, ...]]:
-        """Return the model's sizes with these arguments doubled, or tripled if doubling removes a layer, as in GNOBlock."""
+        """Return the sizes with the arguments ``keys`` doubled, or tripled if doubling removes a layer (GNOBlock)."""
         for factor in (2, 3):
             sizes = sizes_of(self.built(**{key: _times(self.arguments[key], factor, key) for key in keys}))
             if sizes.keys() == self.sizes.keys():
@@ -113,22 +114,24 @@ class RebuildableModel:
         return sizes
 
     def effects(self, *keys: str) -> dict[str, set[int]]:
-        """Return the dimensions that change if these arguments grow, by parameter; without arguments, if built again.
+        """Return, by parameter, the dimensions that change if the model is rebuilt with larger arguments ``keys``.
 
-        An error of the constructor is a change.
+        If the constructor raises an error, this counts as a change.
         """
         try:
             return changed_dims(self.sizes, self.enlarged(*keys))
-        except MupError as error:  # for example an image that must be square
+        except MupError as error:  # for example, because an image must be square
             return {str(error): set()}
 
     @cached_property
     def widths(self) -> list[str]:
-        """Arguments that are a width. In user-defined classes, kernels grow with each of them, or only with all together.
-        The width of an image or of a decoder is excluded, and so is a factor such as 1.5.
+        """Arguments that are widths.
+
+        In user-defined classes, kernels grow with each of them, or only with all of them together. The width of an image or
+        of a decoder is excluded, as are factors such as 1.5.
         """
         named = self.named_widths
-        if keeps_arguments(self.model):  # a subclass may add other names
+        if keeps_arguments(self.model):  # a subclass may add arguments with other names
             return [key for key in named if key in _THEIRS or self._widens(key)]
         if found := [key for key in named if self._widens(key)] or (named if named and self._widens(*named) else []):
             return found
@@ -137,9 +140,10 @@ class RebuildableModel:
         return others if len(others) == 1 else []
 
     def _widens(self, *keys: str, only_channels: bool = False) -> bool:
-        """Return whether kernels grow with arguments that are no factors; with ``only_channels``, all kernels, and no modes.
+        """Return whether kernels grow with the arguments ``keys``, which must not be factors.
 
-        If the model has no kernels, all its parameters count.
+        If the model has no kernels, all its parameters are considered. With ``only_channels``, all kernels must grow, and
+        only in channels.
         """
         effects = self.effects(*keys)
         grown = [(info, a) for name, info in self.infos.items() for a in effects.get(name, ())]
@@ -151,10 +155,10 @@ class RebuildableModel:
 
     @property
     def possible_widths(self) -> dict[str, str]:
-        """Arguments that may be a width but do not grow with the kernels. Each has the name of a parameter that connects
-        its dimension with one that grows.
+        """Arguments that may be widths but do not grow with the kernels, each with the name of a parameter.
 
-        For an inner width, one layer writes the channels first, then another reads them. For data, a layer reads them first.
+        The parameter connects a dimension of this size with a dimension that grows. For an inner width, a layer first writes
+        the channels and another layer then reads them. For channels of the data, the first layer reads them.
         """
         if keeps_arguments(self.model) or not self.widths:
             return {}
@@ -170,21 +174,21 @@ class RebuildableModel:
 
     @cached_property
     def probes(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Sizes at twice the width and at twice the modes."""
+        """Sizes of the model at twice the width and at twice the modes."""
         doubled = {"width": (*self.widths, *_FURTHER_WIDTHS), "modes": _MODES}
         given = {key for key, value in self.arguments.items() if value is not None}
         return {what: self.enlarged(*given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
 
 
 def _times(value: Any, factor: int, key: str) -> Any:
-    """Multiply a size by a factor. A token with one channel is no width and stays."""
+    """Multiply a size by a factor, except tokens with one channel, which are not widths."""
     return each(value, lambda n: n if key in _FURTHER_WIDTHS and n == 1 else n * factor)
 
 
 def _with_derived(part: RebuildableModel) -> RebuildableModel:
-    """Return the part with the arguments that its constructor replaces."""
+    """Return the model with the arguments that its constructor replaces in ``derived``."""
     defaults = {} if keeps_arguments(part.model) else defaults_of(type(part.model))
-    # A default may depend on an earlier argument, so start with the last one.
+    # A default may depend on earlier arguments, so start with the last argument.
     for key, default in reversed(defaults.items()):
         own = part.arguments.get(key)
         with_default = replace(part, derived={**part.derived, key: default})
@@ -195,7 +199,7 @@ def _with_derived(part: RebuildableModel) -> RebuildableModel:
 
 
 def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], base: Any) -> list[RebuildableModel]:
-    """Return the outermost parts with kernels, stored arguments and a width. The model itself may be one."""
+    """Return the outermost submodules, or the model itself, with kernels, stored arguments and a width."""
     overrides = base if isinstance(base, Mapping) else {}
     builds_base = base is None or isinstance(base, Mapping)
     rebuildable: list[RebuildableModel] = []
@@ -213,33 +217,34 @@ def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], b
             rebuildable += [part] if is_named or part.widths else []
         elif builds_base and not name and keeps_all_arguments(module):
             raise MupError(
-                f"{type(module).__name__} was changed after construction: its constructor arguments give another "
-                f"{changed!r}. So a base cannot be built from overrides. Pass a base model with the same change."
+                f"{type(module).__name__} was changed after construction: its constructor arguments give a different "
+                f"{changed!r}. A base therefore cannot be built from overrides. Pass a base model with the same change."
             )
     if builds_base and not rebuildable:
         cls, reference = type(model).__name__, f"{WIDTH} channels and n_modes {MODES} on each axis"
         if not any(info.param.role == "spectral" or info.proposal for info in described.values()):
             raise MupError(
-                f"{cls} contains no Fourier kernel of a known type, so its size is unknown. Parametrize the whole "
+                f"{cls} contains no Fourier kernel of a known type, so its width is unknown. Parametrize the complete "
                 f"neural operator, or pass its base: nm.parametrize(model, base=lambda: {cls}(…))."
             )
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(
-            f"{cls} cannot be built {f'from overrides {dict(base)}' if overrides else 'at the reference size'}: it does not "
-            f"keep all its constructor arguments, or none is the width of its kernels (usual names: {', '.join(WIDTHS)}). "
-            f"Write nm.parametrize(model, base=lambda: {cls}(…){small}) with {sizes} and all else as in the model. Or let "
-            f"{cls} keep each argument under its own name (self.hidden_channels = hidden_channels)."
+            f"{cls} cannot be built {f'from overrides {dict(base)}' if overrides else 'at the reference size'}, because it "
+            "does not store all its constructor arguments, or none of them is the width of its kernels (usual names: "
+            f"{', '.join(WIDTHS)}). Write nm.parametrize(model, base=lambda: {cls}(…){small}) with {sizes} and all other "
+            f"arguments as in the model. Alternatively, let {cls} store each argument under its own name "
+            "(self.hidden_channels = hidden_channels)."
         )
     return rebuildable
 
 
 def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_named: bool) -> RebuildableModel:
-    """Return the part with arguments solved from its shapes if it does not keep all.
+    """Return the model with arguments solved from its shapes if it does not store all its arguments.
 
     Raises
     ------
     MupError
-        If several solutions exist and differ in the dimensions that grow, and the base is to be built.
+        If the base must be built, and there are several solutions that differ in the dimensions that grow.
     """
     model = part.model
     if not part.kernels or not {*WIDTHS} & {*names_of_arguments(type(model))} or keeps_all_arguments(model):
@@ -259,15 +264,15 @@ def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_named: 
     if others and builds_base:
         one, two = ({key: s.arguments[key] for key in s.solved} for s in (solutions[0], others[0]))
         raise MupError(
-            f"{type(model).__name__} does not keep its constructor arguments. Both {one} and {two} give its shapes, but "
-            "different dimensions grow with the width. Pass the base: "
-            f"nm.parametrize(model, base=lambda: {type(model).__name__}(…))."
+            f"{type(model).__name__} does not store its constructor arguments. Both {one} and {two} give its shapes, but "
+            "they differ in the dimensions that grow with the width. Pass the base: nm.parametrize(model, base=lambda: "
+            f"{type(model).__name__}(…))."
         )
     return solutions[0] if solutions and not others else part
 
 
 def _fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> Iterator[str]:
-    """Yield warnings of layers and arguments that stay fixed at base but may grow with the kernels."""
+    """Yield warnings about layers and arguments that are the same in the base but may have to grow with the kernels."""
     cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
     for part in parts:
@@ -275,30 +280,30 @@ def _fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides:
         same_size = (name for name, shape in shapes.items() if not name.startswith(inside) and sizes & {*shape})
         if (name := next(same_size, None)) is not None:
             yield (
-                f"{name!r} of {cls}, of shape {shapes[name]}, is as wide as {part.name!r}. It is treated as fixed. If it "
-                "grows, pass a base of another width, base=lambda: …, or let your class keep each constructor argument, "
-                "the width under a usual name (self.width = width)."
-                f"{_arguments_that_change(model, name, part.described)}"
+                f"{name!r} of {cls}, of shape {shapes[name]}, has the same width as {part.name!r} but is treated as fixed. "
+                "If it should grow, pass a base with a different width, base=lambda: …, or let your class store each "
+                "constructor argument, and the width under a usual name (self.width = "
+                f"width).{_arguments_that_change(model, name, part.described)}"
             )
         for key, name in part.possible_widths.items():
             if key not in overrides:
                 yield (
-                    f"{key} = {part.arguments[key]} of {type(part.model).__name__} stays the same at base, although "
-                    f"{part.prefix + name!r} grows with {part.widths[0]} in its other dimension. If {key} grows with the "
-                    f"model, write its size at base: base={{{part.widths[0]!r}: …, {key!r}: …}}."
+                    f"{key} = {part.arguments[key]} of {type(part.model).__name__} is the same in the base, although "
+                    f"{part.prefix + name!r} grows with {part.widths[0]} in its other dimension. If {key} should grow with "
+                    f"the model, pass its base value: base={{{part.widths[0]!r}: …, {key!r}: …}}."
                 )
 
 
 def _arguments_that_change(model: nn.Module, name: str, described: Mapping[str, ParameterInfo]) -> str:
-    """Return a sentence with the line to write if constructor arguments change a parameter's shape, else an empty one."""
+    """Return a sentence that names the constructor arguments that change a parameter's shape, or an empty string."""
     whole = _with_derived(RebuildableModel("", model, constructor_arguments(model) or {}, described))
     sizes = [key for key, value in whole.arguments.items() if key not in _DATA and is_size(value)]
     keys = [key for key in sizes if name in whole.effects(key)] if not whole.effects() else []
-    return f" It changes with {', '.join(keys)}: base={{{keys[0]!r}: …}}." if keys else ""
+    return f" Its shape changes with {', '.join(keys)}: base={{{keys[0]!r}: …}}." if keys else ""
 
 
 def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
-    """Return constructor overrides for the reference size: 32 channels, and n_modes 16 on each axis."""
+    """Return constructor overrides for the reference size, which is 32 channels and n_modes 16 on each axis."""
     arguments = {key: value for key, value in part.arguments.items() if value is not None}
     width = arguments[part.widths[0]]
     return {
@@ -317,7 +322,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return the shapes of all parameters with twice the width or modes in one part, by a description of the change."""
+    """Return, by description, the shapes of all parameters if one submodule has twice the width or modes."""
     return {
         f"{part.name or type(part.model).__name__} of twice the {what}": {part.prefix + n: s for n, s in shapes.items()}
         for part in parts
@@ -327,34 +332,39 @@ def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, tuple[int, .
 
 
 def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides. Raise MupError if the part does not accept one, or one changes more than sizes."""
+    """Return the overrides; raise MupError if one is not accepted or changes anything other than sizes."""
     cls, names = type(part.model), names_of_arguments(type(part.model))
     for key, value in overrides.items():
         own = part.arguments.get(key)
         if key not in names:
-            raise MupError(f"base has the key {key!r}, but {cls.__name__} does not accept it: {nearest(str(key), names)}")
-        # The constructor may check the number of modes too late.
+            raise MupError(
+                f"base has the key {key!r}, but {cls.__name__} does not accept this argument: {nearest(str(key), names)}"
+            )
+        # Check the number of axes here, because the constructor may not check it.
         if key in _MODES and is_size(value) and _as_tuples(each(value, lambda n: 0)) != _as_tuples(each(own, lambda n: 0)):
-            raise MupError(f"base has {key} = {value!r} and the model {own!r}. Pass as many numbers, one for each axis.")
+            raise MupError(
+                f"{key} is {value!r} in the base but {own!r} in the model. Pass the same number of values, one for each "
+                "axis."
+            )
         _check_choice(part, key, value)
     return dict(overrides)
 
 
 def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
-    """Raise MupError if base differs from the part in a choice, or in a size of the data."""
+    """Raise MupError if the base differs from the model in an argument that is not a size or is a size of the data."""
     own, where = part.arguments.get(key), f" in {part.name!r}" if part.name else ""
     are_sizes = key not in _DATA and is_size(at_base) and is_size(own)
     if not are_sizes and not _is_same(at_base, own):
         raise MupError(
-            f"base has {key} = {at_base!r} and the model {own!r}{where}. Both must be the same architecture for the same "
-            "data: base may differ only in width, modes and depth."
+            f"{key} is {at_base!r} in the base but {own!r} in the model{where}. Both must have the same architecture and "
+            "use the same data. The base may only differ in width, modes and depth."
         )
 
 
 def _is_same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and (a.is_meta or b.is_meta):
-        return a.shape == b.shape  # a function that makes its tensors ran on the meta device
-    # Each call creates new objects for a lambda, a partial or a module.
+        return a.shape == b.shape  # tensors created on the meta device have no values
+    # Lambdas, partials and modules are only equal to themselves, so compare their code.
     if type(a).__eq__ is object.__eq__:
         return code_of(a) == code_of(b)
     same: Any = type(a) is type(b) and a == b
@@ -363,20 +373,20 @@ def _is_same(a: Any, b: Any) -> bool:
 
 @dataclass(frozen=True)
 class Base:
-    """The shapes of a base and of probes.
+    """Shapes of a base and of probes.
 
     Attributes
     ----------
     shapes : mapping of str to tuple
-        Logical shapes of the base's parameters by name. In a file, None is a dimension that never grows.
+        Logical shapes of the base's parameters by name. In a file, None marks a dimension that never grows.
     source : str
-        Description of the base for messages.
+        Description of the base, for messages.
     probes : mapping of str to mapping
-        Shapes of all parameters at larger sizes, by a description such as "FNO of twice the width".
+        Shapes of all parameters at larger sizes, keyed by a description such as "FNO of twice the width".
     is_file, by_mup : bool
-        Whether the base is a file, and whether mup wrote it. mup stores shapes of tensors instead of active modes.
+        Whether the base is a file, and whether mup wrote it. mup stores the shapes of tensors instead of active modes.
     warnings : sequence of str
-        Sizes that may grow but do not.
+        Warnings about sizes that may have to grow but do not.
     """
 
     shapes: Mapping[str, Sequence[int | None]]
@@ -388,21 +398,21 @@ class Base:
 
 
 def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> Base:
-    """Build the base if necessary, and read it.
+    """Build the base if necessary, and read its shapes.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The bare model.
+        The unwrapped model.
     found : mapping
         Result of :func:`~neuralop_mup.core.describe_model.describe_model`.
     base : mapping, torch.nn.Module, callable, path or None
-        As for :func:`neuralop_mup.parametrize`.
+        See :func:`neuralop_mup.parametrize`.
 
     Raises
     ------
     MupError
-        If base cannot be built or read, or differs from the model in more than sizes.
+        If the base cannot be built or read, or differs from the model in anything other than sizes.
     """
     parts = find_rebuildable(model, found, base)
     if isinstance(base, (str, os.PathLike)):
@@ -421,18 +431,19 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
         given = construct(base, "The base function") if callable(base) and not isinstance(base, nn.Module) else base
         if not isinstance(given, nn.Module):
             raise MupError(
-                f"base is or returns a {type(given).__name__}. Pass overrides such as {{'hidden_channels': 32}}, "
-                "a base model, a function that returns one, or the path of a base-shape file."
+                f"base must be or return a torch.nn.Module, got {type(given).__name__}. Pass overrides such as "
+                f"{{'hidden_channels': 32}}, a base model, a function that returns a model, or the path of a base-shape "
+                "file."
             )
         models, source = {"": given}, "the base model"
         theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
         for part in parts:
             at_base = theirs.get(part.name, {})
-            # Channels between the whole model and a part may grow. Those of the data may not.
+            # The channels of the data must not grow, but channels between the top-level model and a submodule may.
             between = _DATA if part.name else ()
             for key in (part.arguments.keys() & at_base.keys()).difference(between):
                 _check_choice(part, key, at_base[key])
-    # Parameters outside the rebuilt parts are those of the model.
+    # Parameters outside the rebuilt submodules have the same shapes as in the model.
     infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
     for prefix, module in models.items():
         infos |= describe_model(module, prefix)

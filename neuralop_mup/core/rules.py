@@ -1,7 +1,7 @@
-r"""Compute multipliers from a parameter's role and its sizes, in this model and in the base model.
+r"""Compute multipliers from a parameter's role and its sizes in this model and in the base model.
 
-All ratios are relative to base: ``r_in = fan_in / base fan_in`` and ``r_out = fan_out / base fan_out``. A fixed dimension
-has r = 1, and a vector's fan-in is 1. The width rule is the same for every role:
+All ratios are relative to the base model: ``r_in = fan_in / base fan_in`` and ``r_out = fan_out / base fan_out``. A fixed
+dimension has r = 1, and the fan-in of a vector is 1. The width rule is the same for every role:
 
 ====================  =========================================  ==================================
 quantity              rule                                       why
@@ -15,10 +15,10 @@ lr, Adam-like         × 1 / r_in                                 an update's r_
 lr, SGD               × r_out / r_in                             gradients also shrink as 1/r_out
 ====================  =========================================  ==================================
 
-Fourier kernels have a further factor κ in init std and Adam learning rate (:func:`mode_factor`). Their fan-in counts only
-channels: ``in_channels`` for a dense kernel, 1 for a separable one.
+For Fourier kernels, the init std and the Adam learning rate have an additional factor κ (:func:`mode_factor`). Their fan-in
+only includes channels: it is ``in_channels`` for a dense kernel and 1 for a separable kernel.
 
-The init *multiplier* is the rule's change of std, divided by the change of the default initialisation (:func:`default_std`).
+The init *multiplier* is the ratio of the rule's change in std to the change in the default std (:func:`default_std`).
 
 ========  ================================  ============  ==========  ===================
 role      default std                       init ×        Adam lr ×   SGD lr ×
@@ -34,17 +34,17 @@ factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out /
 ========  ================================  ============  ==========  ===================
 
 Each factor of a Tucker, CP or tensor-train kernel is a spectral parameter. Its fan-in is the product of the sizes that it
-sums over, so ∏ fan_in = in · ∏ ranks, and factors of variance 1/fan_in reconstruct a kernel of variance 1/in. Only the
-factor with the output channels carries κ (docs/explain/layouts.md).
+sums over. Hence ∏ fan_in = in · ∏ ranks, and factors with variance 1/fan_in give a kernel with variance 1/in. κ is only
+applied to the factor with the output channels (docs/explain/layouts.md).
 
-The rows for kernels assume that in and out grow by the same ratio. With fixed output channels, the init std of a dense
-kernel is ∝ κ r_in^(-1). If only one side grows, κ is that of a square kernel.
+The rows for kernels assume that in and out grow by the same ratio. If the output channels are fixed, the init std of a dense
+kernel is ∝ κ r_in^(-1). If only one side grows, κ is computed for a square kernel.
 
-Depth has no rule under Adam, because none transferred (docs/evidence/transfer.md).
+There is no depth rule for Adam, because none that we tested transferred (docs/evidence/transfer.md).
 
-Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward);
-Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators",
-ICML 2025, arXiv:2506.19396, Theorem 3.5 (modes).
+Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward pass);
+Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators", ICML
+2025, arXiv:2506.19396, Theorem 3.5 (modes).
 
 Examples
 --------
@@ -53,7 +53,7 @@ Examples
 >>> rules.multipliers("hidden", size, base, "operator-norm").adam_lr
 0.25
 
-Add a rule; it can then be used by name, also on the command line:
+Add a rule, which can then be used by name, also on the command line:
 
 >>> def half_as_steep(size, base):
 ...     "κ = the root of log-modes."
@@ -94,33 +94,33 @@ __all__ = [
 ROLES = ("input", "hidden", "readout", "vector", "spectral")
 # "spectral" multiplies each factor of a factorized kernel; "kernel" multiplies the reconstructed kernel.
 OF_INIT = (*ROLES, "kernel")
-# Blocks of neuralop's kernels have operator norm 2, skip connections about 1: with 0.1, a layer starts close to its skip
-# connection (benchmarks/suite.py init of commit b7062af, docs/evidence/optimizers.md).
+# The blocks of neuralop's kernels have operator norm 2, whereas skip connections have norm about 1. With a factor of 0.1, a
+# layer is initially close to its skip connection (benchmarks/suite.py init at commit b7062af, docs/evidence/optimizers.md).
 SMALL_KERNELS = {"kernel": 0.1}
 
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of one parameter that the rules use.
+    """Sizes of one parameter that the rules use.
 
     Attributes
     ----------
     fan_in, fan_out : int
-        Number of summed terms per output entry, and number of output entries. A vector has ``fan_in = 1``.
+        Number of terms in the sum for each output entry, and number of output entries. For a vector, ``fan_in`` is 1.
     default_std : float, default 1.0
         Standard deviation of neuralop's own initialisation (:func:`default_std`).
     modes : tuple of int, default ()
-        Fourier modes per sign on each axis, ``n_modes_i // 2``. Empty for parameters that do not carry κ.
+        Fourier modes per sign on each axis, ``n_modes_i // 2``. Empty for parameters without κ.
     blocks : int, default 1
         Number of independent channel blocks, one per stored mode.
     block : (int, int), default (1, 1)
-        Shape (in, out) of one block; (1, 1) for a separable kernel.
+        Shape (in, out) of one block, which is (1, 1) for a separable kernel.
     one_sign : bool, default False
         Whether all entries are drawn with the same sign, so that their mean determines the norm.
 
     Examples
     --------
-    A kernel with 16 channels, 12 modes of each sign on one axis, and 13 blocks:
+    A kernel with 16 channels, 12 modes of each sign on its axis, and 13 blocks:
 
     >>> from neuralop_mup import rules
     >>> rules.Size(fan_in=16, fan_out=16, modes=(12,), blocks=13, block=(16, 16)).default_std
@@ -138,7 +138,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Factors on one parameter's default initialisation and learning rates (all 1 at base).
+    """Factors on one parameter's default initialisation and learning rates, which are all 1 for the base model.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Multipliers:
 
 
 def default_std(kind: str, fan_in: int, fan_out: int) -> float:
-    """Return the standard deviation of a default initialisation (root mean square of the absolute values).
+    """Return the standard deviation (root mean square) of a default initialisation.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def default_std(kind: str, fan_in: int, fan_out: int) -> float:
         U[0, 1/(fan_in·fan_out)), so E|w|² = 2/3 / (fan_in·fan_out)².
         ``constant``: ones and zeros (gates, norms): 1.
     fan_in, fan_out : int
-        Fans of the layer. The fan-in of a convolution includes its stencil.
+        Fan-in and fan-out of the layer. The fan-in of a convolution includes its stencil.
 
     Returns
     -------
@@ -220,7 +220,8 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
     factors : int
         Number of random factors, including a Tucker core.
     rank_power : float
-        1/2 for Tucker and CP, which reproduce ``kernel_std``; 1 for TT, which misses it by a factor √ranks.
+        1/2 for Tucker and CP, which reproduce ``kernel_std``, or 1 for TT, which gives a standard deviation that is smaller
+        by a factor √ranks.
 
     Returns
     -------
@@ -239,8 +240,8 @@ def factor_std(kernel_std: float, ranks: int, factors: int, rank_power: float) -
 def log_modes(size: Size, base: Size) -> float:
     """κ = √(Σ log K_base / Σ log K), summed over axes (the paper's Theorem 3.5).
 
-    At one channel, the operator norm of a kernel is the largest of N = Θ(K^d) sub-Gaussian numbers, and grows as √(log N) =
-    √(d log K). Axes with K = n_modes // 2 ≤ 1 add zero.
+    For one channel, the operator norm of a kernel is the largest of N = Θ(K^d) sub-Gaussian numbers, which grows as √(log N)
+    = √(d log K). Axes with K = n_modes // 2 ≤ 1 contribute zero.
 
     Parameters
     ----------
@@ -266,8 +267,9 @@ def log_modes(size: Size, base: Size) -> float:
     for what, ks in (("the model", size.modes), ("base", base.modes)):
         if max(ks) <= 1:
             raise MupError(
-                f"rule='log-modes' divides by Σ log K, which is zero for {what}: K = n_modes // 2 = {tuple(ks)} on axes "
-                f"{tuple(range(len(ks)))}. Use n_modes ≥ 4 on some axis, or rule='operator-norm', which is finite at K = 1."
+                f"rule='log-modes' divides by Σ log K, but this sum is zero for {what}, where K = n_modes // 2 = "
+                f"{tuple(ks)} on axes {tuple(range(len(ks)))}. Use n_modes ≥ 4 on at least one axis, or use "
+                "rule='operator-norm', which is finite for K = 1."
             )
     at_base, here = (sum(math.log(max(k, 1)) for k in modes) for modes in (base.modes, size.modes))
     return math.sqrt(at_base / here)
@@ -277,10 +279,11 @@ def operator_norm(size: Size, base: Size) -> float:
     """κ = g_base / g, g = E max‖block‖ / √in: the expected largest block norm of a kernel, per √in.
 
     A kernel is block-diagonal over modes, so its operator norm is the largest norm of its N independent in×out blocks. The
-    width rule covers the factor √in. At one channel and N → ∞, κ is that of log-modes; with many channels it tends to 1.
+    width rule accounts for the factor √in. For one channel and N → ∞, κ converges to that of log-modes. For many channels,
+    it tends to 1.
 
-    Channels of a separable kernel do not mix, so its blocks are numbers (in = out = 1). A factorized kernel has the κ of the
-    dense kernel that it represents. If only one side grows, κ is that of a square kernel.
+    A separable kernel does not mix channels, so its blocks are numbers (in = out = 1). For a factorized kernel, κ is that of
+    the dense kernel that it represents. If only one side grows, κ is computed for a square kernel.
 
     Parameters
     ----------
@@ -294,7 +297,7 @@ def operator_norm(size: Size, base: Size) -> float:
 
     Examples
     --------
-    With more channels, 8 times as many modes change κ less:
+    With more channels, increasing the modes by a factor of 8 changes κ less:
 
     >>> from neuralop_mup import rules
     >>> def kappa(channels):
@@ -322,7 +325,7 @@ def _standard(size: Size, base: Size) -> float:
 
 ModeRule = Callable[[Size, Size], float]
 
-# Functions (size, base) → κ. A summary prints the first line of the function's docstring.
+# Functions (size, base) → κ. The summary shows the first line of their docstrings.
 RULES: dict[str, ModeRule] = {
     "operator-norm": operator_norm,
     "log-modes": log_modes,
@@ -331,12 +334,12 @@ RULES: dict[str, ModeRule] = {
 }
 DEFAULT_RULE = "operator-norm"
 
-# Increases when a named rule returns other numbers.
+# Increase this number if a named rule returns different values.
 RULE_VERSION = 2
 
 
 def check_rule(rule: str | ModeRule) -> str:
-    """Return the name of a rule.
+    """Validate a rule and return its name.
 
     Parameters
     ----------
@@ -346,12 +349,12 @@ def check_rule(rule: str | ModeRule) -> str:
     Returns
     -------
     str
-        The key, or the function's name.
+        The key, or the name of the function.
 
     Raises
     ------
     MupError
-        If ``rule`` is neither, or the function has the name of another rule.
+        If ``rule`` is neither a key nor a function, or if the function has the name of another rule.
 
     Examples
     --------
@@ -362,18 +365,18 @@ def check_rule(rule: str | ModeRule) -> str:
     if callable(rule):
         name = getattr(rule, "__name__", type(rule).__name__)
         if RULES.get(name, rule) is not rule:
-            raise MupError(f"The rule function {name!r} has the name of another rule. Rename the function.")
+            raise MupError(f"A different rule already has the name {name!r} of this function. Rename the function.")
         return next((known for known, function in RULES.items() if function is rule), name)
     if rule not in RULES:
         raise MupError(
-            f"Unknown rule {rule!r}: {nearest(str(rule), RULES)} You can also pass a function of two Sizes (of the kernel "
-            "and of the base kernel) that returns κ."
+            f"Unknown rule {rule!r}: {nearest(str(rule), RULES)} Alternatively, pass a function that accepts the Sizes of "
+            "the kernel and of the base kernel and returns κ."
         )
     return rule
 
 
 def reason_of(rule: str | ModeRule) -> str:
-    """Return the first line of the docstring of a rule's function; empty without a docstring.
+    """Return the first line of the docstring of a rule's function, or an empty string if it has none.
 
     Parameters
     ----------
@@ -383,7 +386,7 @@ def reason_of(rule: str | ModeRule) -> str:
     Returns
     -------
     str
-        The line without its full stop.
+        The line without its final full stop.
 
     Raises
     ------
@@ -401,7 +404,7 @@ def reason_of(rule: str | ModeRule) -> str:
 
 
 def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
-    """Return κ, the factor on init std and Adam learning rate of a kernel for its number of modes.
+    """Return κ, the factor on a kernel's init std and Adam learning rate that accounts for its number of modes.
 
     Parameters
     ----------
@@ -418,7 +421,7 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
     Raises
     ------
     MupError
-        If the rule fails, does not return a positive number, or is not 1 at base.
+        If the rule fails, does not return a positive number, or does not return 1 for the base model.
 
     Examples
     --------
@@ -433,35 +436,36 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
         kappa, at_base = function(size, base), function(base, base)
     except MupError:
         raise
-    except Exception as error:  # a user's function may raise anything
+    except Exception as error:  # a user-defined function may raise any exception
         raise MupError(
-            f"The rule {name!r} failed with {type(error).__name__}: {error}. It must accept two Sizes, of the kernel and of "
-            f"the base kernel, here {size} and {base}."
+            f"The rule {name!r} failed with {type(error).__name__}: {error}. It must accept the Sizes of the kernel and of "
+            f"the base kernel. Here these are {size} and {base}."
         ) from error
     for what, value in (("κ", kappa), ("κ at base", at_base)):
         if not is_multiplier(value):
             raise MupError(
-                f"The rule {name!r} returned {what} = {value!r} for {size} with base {base}: return a positive number."
+                f"The rule {name!r} must return a positive number, but it returned {what} = {value!r} for {size} with base "
+                f"{base}."
             )
     if not math.isclose(at_base, 1, rel_tol=1e-9):
         raise MupError(
-            f"The rule {name!r} returned κ = {at_base:.6g} for equal sizes. κ must be 1 at base: return g(base) / g(size) "
-            "for some function g."
+            f"The rule {name!r} must return κ = 1 if both sizes are equal, but it returned {at_base:.6g}. Return g(base) / "
+            "g(size) for some function g."
         )
     return 1.0 if size == base else float(kappa)
 
 
 def length_factor(steps: int, base_steps: int) -> float:
-    """Return √(T_base / T), the factor on the learning rate if a run has T steps and the rate was tuned with T_base.
+    """Return √(T_base / T), the factor on a learning rate that was tuned with T_base steps for a run of T steps.
 
-    Averaging over T noisy steps needs a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on Optimization 19, 2009). We
-    measured the square root from 300 to 1,000 steps, with schedules stretched to the run's length
-    (docs/evidence/transfer.md). For language models other powers were fitted (arXiv:2409.19913).
+    Averaging over T noisy steps requires a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on Optimization 19, 2009).
+    We confirmed the square root for 300 to 1,000 steps, with schedules stretched to the length of the run
+    (docs/evidence/transfer.md). For language models, other exponents were fitted (arXiv:2409.19913).
 
     Parameters
     ----------
     steps, base_steps : int
-        Number of optimizer steps of this run, and of the run that tuned the learning rate.
+        Numbers of optimizer steps of this run and of the tuning run.
 
     Returns
     -------
@@ -478,7 +482,7 @@ def length_factor(steps: int, base_steps: int) -> float:
 
 
 def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Multipliers:
-    """Return the multipliers of one parameter (the table at the top of this module).
+    """Return the multipliers of one parameter, according to the table at the top of this module.
 
     Parameters
     ----------
@@ -492,7 +496,7 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     Returns
     -------
     Multipliers
-        Multipliers, all exactly 1 if ``size == base``.
+        Multipliers, which are all exactly 1 if ``size == base``.
 
     Raises
     ------
@@ -515,20 +519,20 @@ def multipliers(role: str, size: Size, base: Size, rule: str | ModeRule) -> Mult
     return Multipliers(
         init=std / (size.default_std / base.default_std),
         adam_lr=kappa / r_in,
-        # The rule for modes is derived for Adam; SGD uses only the width rule.
+        # The mode rule is derived for Adam, so SGD only uses the width rule.
         sgd_lr=r_out / r_in,
         kappa=kappa,
     )
 
 
 def check_multipliers(values: Mapping[str, float] | None, what: str, known: Sequence[str] = ROLES) -> dict[str, float]:
-    """Return the user's multipliers by role, after checking roles and values."""
+    """Validate the user's multipliers by role and return them as a dict of floats."""
     if not isinstance(values, (Mapping, type(None))):
-        raise MupError(f"{what} is {values!r}; pass a dict by role, such as {{'readout': 0.5}}.")
+        raise MupError(f"{what} must be a dict that maps roles to numbers, such as {{'readout': 0.5}}, got {values!r}.")
     values = dict(values or {})
     for role, value in values.items():
         if role not in known:
             raise MupError(f"{what} has no role {role!r}: {nearest(str(role), known)}")
         if not is_multiplier(value):
-            raise MupError(f"{what}[{role!r}] is {value!r}; use a number between 1e-12 and 1e12.")
+            raise MupError(f"{what}[{role!r}] must be a number between 1e-12 and 1e12, got {value!r}.")
     return {role: float(value) for role, value in values.items()}

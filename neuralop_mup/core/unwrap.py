@@ -1,8 +1,8 @@
-"""Access the model inside the wrappers of a training script.
+"""Access the model inside wrappers such as DistributedDataParallel.
 
-A plan belongs to the bare model. Every function that accepts a model unwraps it here, so parameter names and learning rates
-are the same before and after wrapping. FSDP2 (``fully_shard``) is no wrapper: the model stays and its parameters become
-sharded tensors.
+A plan belongs to the unwrapped model. Every function that accepts a model unwraps it with this module, so parameter names
+and learning rates are the same before and after wrapping. FSDP2 (``fully_shard``) is not a wrapper, because it keeps the
+model and replaces its parameters by sharded tensors.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from neuralop_mup.torch_private import ONE_MODULE
 
 
 def _inner(module: nn.Module) -> nn.Module | None:
-    """Return the model inside one wrapper, or None if ``module`` is no wrapper."""
+    """Return the model inside a wrapper, or None if ``module`` is not a wrapper."""
     if isinstance(module, (DistributedDataParallel, DataParallel, AveragedModel)):
         return module.module
     for cls in type(module).__mro__:
@@ -24,7 +24,7 @@ def _inner(module: nn.Module) -> nn.Module | None:
         if where == ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"):
             raise MupError(
                 "FullyShardedDataParallel flattens parameters, so they cannot have different learning rates. Use "
-                "neuralop_mup.shard(model), which applies torch's fully_shard (FSDP2)."
+                "neuralop_mup.shard(model) instead, which applies torch's fully_shard (FSDP2)."
             )
         if where in ONE_MODULE:
             return getattr(module, ONE_MODULE[where])
@@ -32,12 +32,12 @@ def _inner(module: nn.Module) -> nn.Module | None:
 
 
 def unwrap(model: Any) -> Any:
-    """Return the bare model inside DistributedDataParallel, DataParallel, torch.compile, AveragedModel, or several of them.
+    """Return the model inside DistributedDataParallel, DataParallel, torch.compile, AveragedModel, or several of these.
 
     Parameters
     ----------
     model : Any
-        A model, wrapped or not. Objects that are no module are returned unchanged.
+        A model, which may be wrapped. Objects that are not modules are returned unchanged.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def unwrap(model: Any) -> Any:
     Raises
     ------
     MupError
-        If the model is wrapped by FSDP1 (FullyShardedDataParallel), or a part of it is wrapped, which renames its
+        If the model is wrapped in FSDP1 (FullyShardedDataParallel), or if a submodule is wrapped, which renames its
         parameters.
 
     Examples
@@ -65,21 +65,21 @@ def unwrap(model: Any) -> Any:
     for name, module in model.named_modules():
         if module is not model and _inner(module) is not None:
             raise MupError(
-                f"{name!r} of this {type(model).__name__} is wrapped by {type(module).__name__}, which renames its "
-                f"parameters. Wrap the whole model, or compile the part in place (model.{name}.compile())."
+                f"{name!r} of this {type(model).__name__} is wrapped in {type(module).__name__}, which renames its "
+                f"parameters. Wrap the top-level model, or compile the submodule in place (model.{name}.compile())."
             )
     return model
 
 
 def look_through(model: nn.Module) -> nn.Module:
-    """Remove wrappers as :func:`unwrap` without checking submodules, for speed in every step."""
+    """Remove wrappers like :func:`unwrap`, but do not check submodules, which would be slow at every step."""
     while (inner := _inner(model)) is not None:
         model = inner
     return model
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether parameters are DTensors, as after ``fully_shard``."""
+    """Return whether any parameter is a DTensor, as after ``fully_shard``."""
     return any(hasattr(p, "device_mesh") and hasattr(p, "full_tensor") for p in model.parameters())
 
 
@@ -87,6 +87,6 @@ def check_unsharded(model: nn.Module, what: str) -> None:
     """Raise MupError if the model's parameters are sharded."""
     if is_sharded(model):
         raise MupError(
-            f"The parameters of this {type(model).__name__} are already sharded, but {what} needs whole ones. Call {what} "
-            "first (on the meta device it needs no memory), then neuralop_mup.shard(model)."
+            f"The parameters of this {type(model).__name__} are already sharded, but {what} needs complete parameters. "
+            f"Call {what} first (on the meta device, it needs no memory), then neuralop_mup.shard(model)."
         )

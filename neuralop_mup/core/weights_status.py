@@ -1,4 +1,4 @@
-"""The status of a parametrized model's weights, in one place."""
+"""Store and read the status of a parametrized model's weights."""
 
 from enum import Enum
 
@@ -8,26 +8,26 @@ _ATTRIBUTE = "_neuralop_mup_weights"
 
 
 class WeightsStatus(str, Enum):
-    """What happened to the weights of a model.
+    """Origin of the weights of a parametrized model.
 
-    It is stored on the model by its value, so copies and pickles keep it, and it outlives the plan: weights that a plan
-    scaled stay scaled after ``unparametrize``.
+    The status is stored on the model by value, so that copies and pickles keep it. It is kept when the plan is removed,
+    because the weights remain scaled after ``unparametrize``.
     """
 
-    FRESH = "fresh"  # to be drawn: parametrized on the meta device
-    SCALED = "scaled"  # drawn by their constructor, then scaled by the plan
+    FRESH = "fresh"  # parametrized on the meta device and not drawn yet
+    SCALED = "scaled"  # drawn by the constructor, then scaled by the plan
     LOADED = "loaded"  # scaled by the plan, then replaced by load_state_dict
-    TRAINED = "trained"  # the plan was attached to weights that exist (init=False, load_plan)
+    TRAINED = "trained"  # kept when the plan was attached (init=False, load_plan)
 
 
 def status_of(model: nn.Module) -> WeightsStatus | None:
-    """Return the status of a bare model's weights; None if no plan was ever attached."""
+    """Return the status of an unwrapped model's weights, or None if no plan was ever attached."""
     value = getattr(model, _ATTRIBUTE, None)
     return None if value is None else WeightsStatus(value)
 
 
 def set_status(model: nn.Module, status: WeightsStatus | None) -> None:
-    """Store the status on a bare model; None removes it."""
+    """Store the status on an unwrapped model, or remove it if ``status`` is None."""
     if status is None:
         vars(model).pop(_ATTRIBUTE, None)
     else:

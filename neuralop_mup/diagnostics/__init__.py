@@ -1,1 +1,1 @@
-"""Is it right? What features and kernels do in a step, and at several sizes."""
+"""Measure how features and kernels change in a step and how these changes depend on model size."""

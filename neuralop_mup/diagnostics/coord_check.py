@@ -1,7 +1,7 @@
 """Coordinate check: measure whether features and their updates keep their size as the model grows.
 
-In μP the root-mean-square feature of every block, and its change after a few steps, is Θ(1) in width (Yang & Hu et al.,
-"Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size, this is a slope of zero.
+In μP, the root mean square of every block's features, and of their change after a few steps, is Θ(1) in width (Yang & Hu et
+al., "Tensor Programs V", arXiv:2203.03466, section D.1). On a log-log plot against size, this is a slope of zero.
 """
 
 import math
@@ -26,14 +26,14 @@ from neuralop_mup.optim.checks import NO_GRADIENT, kernels_without_gradient, war
 from neuralop_mup.optim.resolved_model import resolve
 from neuralop_mup.validation import check_count
 
-#: Largest |slope| of an update, and of a block at initialisation, that passes.
+#: Largest absolute slopes that pass, for updates and for blocks at initialisation.
 TOLERANCE, INIT_TOLERANCE = 0.25, 0.1
-SEEDS = 10  # with three seeds most checks are undecided, since slopes at initialisation are noisy
-MOST_SEEDS = 1000  # largest estimate to show
+SEEDS = 10  # with three seeds, most checks are undecided because slopes at initialisation are noisy
+MOST_SEEDS = 1000  # largest estimate of seeds_needed
 
 _AXIS_NAMES = {"hidden_channels": "width (hidden_channels)", "n_modes": "modes per axis (n_modes)"}
-#: Okabe and Ito's palette for colour-blind readers, with pale colours darkened to a contrast of 3 on white. Markers for
-#: figures in grey.
+#: Okabe and Ito's palette for colour-blind readers, with pale colours darkened to a contrast of 3 on white. The markers
+#: distinguish curves in greyscale.
 PALETTE = ("#0072B2", "#C25E00", "#009E73", "#CC79A7", "#A07800", "#3A8FC4", "#000000", "#882255")
 MARKERS = "osD^vPX<"
 
@@ -73,7 +73,7 @@ class CoordCheck:
         return "\n".join([f"slopes of log(RMS) against log({self.size_name}):", *lines])
 
     def _curves(self) -> dict[tuple[str, str, int], Curve]:
-        """Return (size, value) of each seed, by block, kind and step."""
+        """Return the (size, value) pairs of each seed for each block, kind and step."""
         curves: dict[tuple, dict[int, list[tuple[float, float]]]] = {}
         for r in self.records:
             by_seed = curves.setdefault((r["block"], r["kind"], r["step"]), {})
@@ -84,13 +84,14 @@ class CoordCheck:
     def slopes(self) -> list[dict[str, Any]]:
         """Least-squares slopes of log(value) against log(size).
 
-        ``slope`` is that of the root mean square over seeds, which is robust against single seeds near zero. ``reach`` is
-        half the width of its 95 % interval over seeds, None with one seed. Both are NaN if a value is zero or not finite.
+        ``slope`` is computed from the root mean square over seeds, which is robust to individual seeds near zero. ``reach``
+        is half the width of the 95 % confidence interval of the slope over seeds, or None with a single seed. Both are NaN
+        if a value is zero or not finite.
 
         Returns
         -------
         list of dict
-            One per step, block (from input to output) and kind.
+            One entry per step, block and kind. Blocks are listed from input to output.
 
         Examples
         --------
@@ -102,18 +103,19 @@ class CoordCheck:
             sound = all(0 < value < math.inf for points in seeds for _, value in points)
             slope, reach = (_slope(seeds), _reach(seeds)) if sound else (math.nan, math.nan)
             rows.append({"block": block, "kind": kind, "step": step, "slope": slope, "reach": reach})
-        return sorted(rows, key=lambda row: row["step"])  # stable: blocks keep their order
+        return sorted(rows, key=lambda row: row["step"])  # the sort is stable, so blocks keep their order
 
     def passed(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> bool:
-        """Return whether every slope passed. Undecided slopes (see :meth:`verdicts`) did not.
+        """Return whether every slope passed. Undecided slopes (see :meth:`verdicts`) count as not passed.
 
         Parameters
         ----------
         tolerance : float, default 0.25
             Largest absolute slope of an update.
         init_tolerance : float, default 0.1
-            Largest absolute slope of a block at initialisation. That of the output may lie between −1/2 − ``tolerance`` and
-            ``tolerance``. Under μP the output starts as width^(-1/2) plus a bias, and one number per point is noisy.
+            Largest absolute slope of a block at initialisation. The output is an exception: its slope may lie between −1/2 −
+            ``tolerance`` and ``tolerance``. Under μP, the initial output scales as width^(-1/2) plus a bias, and its slope
+            is noisy because it has only one number per point.
 
         Returns
         -------
@@ -130,20 +132,21 @@ class CoordCheck:
     def verdicts(self, tolerance: float = TOLERANCE, init_tolerance: float = INIT_TOLERANCE) -> list[dict[str, Any]]:
         """Return the slopes with their limits and verdicts.
 
-        A slope passes if its whole 95 % interval lies within its limits. It does not pass if the whole interval lies
-        outside, or if features are zero or not finite. Otherwise it is undecided. A single seed has no interval.
+        A slope passes if its entire 95 % interval lies within its limits. It does not pass if the entire interval lies
+        outside, or if features are zero or not finite. Otherwise it is undecided. With a single seed there is no interval,
+        so no slope passes.
 
         Parameters
         ----------
         tolerance, init_tolerance : float, default 0.25, 0.1
-            As for :meth:`passed`.
+            See :meth:`passed`.
 
         Returns
         -------
         list of dict
             :attr:`slopes` with three more entries. ``limits`` is a pair of numbers. ``outcome`` is "passed", "did not pass"
-            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope, for the same value and
-            scatter. It is None for other slopes, with a single seed, and above 1,000.
+            or "undecided". ``seeds_needed`` estimates how many seeds would decide an undecided slope with the same value and
+            scatter. It is None if the slope is not undecided, if there is only one seed, or if the estimate exceeds 1,000.
 
         Examples
         --------
@@ -155,7 +158,8 @@ class CoordCheck:
             is_initial_output = row["kind"] == "init" and row["block"] == slopes[-1]["block"]
             high = tolerance if row["kind"] == "update" or is_initial_output else init_tolerance
             low = -0.5 - high if is_initial_output else -high
-            inside = min(row["slope"] - low, high - row["slope"])  # distance to the nearest limit, negative outside
+            # distance to the nearest limit, negative outside the limits
+            inside = min(row["slope"] - low, high - row["slope"])
             reach = math.inf if row["reach"] is None else row["reach"]
             outcome = "passed" if reach <= inside else "undecided" if abs(inside) <= reach else "did not pass"
             counts = range(n + 1, MOST_SEEDS + 1) if outcome == "undecided" and n > 1 else ()
@@ -173,14 +177,15 @@ class CoordCheck:
     ) -> None:
         """Draw features and their updates against size, with one panel per step.
 
-        Lines are root mean squares over seeds, and dots are seeds. The legend has the slopes and their verdicts.
+        Lines show root mean squares over seeds, and dots show individual seeds. The legend lists the slopes and their
+        verdicts.
 
         Parameters
         ----------
         path : path
-            The file to write; its ending selects PNG, SVG or PDF.
+            File to write. Its extension selects the format, such as PNG, SVG or PDF.
         tolerance, init_tolerance : float, default 0.25, 0.1
-            As for :meth:`passed`.
+            See :meth:`passed`.
         title : str, optional
             Title above the panels.
 
@@ -193,11 +198,11 @@ class CoordCheck:
         --------
         >>> check.plot("check.png", title="width")
         """
-        from matplotlib.figure import Figure  # needs no display and does not change pyplot's state
+        from matplotlib.figure import Figure  # does not need a display or change pyplot's state
 
         slopes = self.verdicts(tolerance, init_tolerance)
         if not slopes:
-            raise MupError("This coordinate check has no records to draw.")
+            raise MupError("This coordinate check has no records to plot.")
         panels = list(dict.fromkeys((row["kind"], row["step"]) for row in slopes))
         curves, sizes = self._curves(), sorted({record["size"] for record in self.records})
         columns = min(len(panels), 2)
@@ -242,28 +247,28 @@ def coord_check(
     loss: Callable[..., torch.Tensor] | None = None,
     size_name: str = "hidden_channels",
 ) -> CoordCheck:
-    """Train a few steps at several sizes and measure every block's features and their change.
+    """Train for a few steps at several sizes and measure the features of every block and their change.
 
     Parameters
     ----------
     build : callable
-        ``build(size)`` returns a new model. If it is not parametrized, the plain optimizer trains it at the same ``lr``, as
-        with ``rule="standard"``.
+        ``build(size)`` returns a new model. A model that is not parametrized is trained with the plain optimizer at the same
+        ``lr``, as with ``rule="standard"``.
     sizes : sequence of int
         At least two widths, or numbers of modes.
     batches : iterable of dict
-        Training batches ``{"x": …, "y": …}`` in the format of neuralop's loaders, with x of shape
-        ``(batch, channels, *grid)``, used in turn. Features are measured on the first one. With further keys (GINO's
-        geometry), the model receives everything except y by name.
+        Training batches ``{"x": …, "y": …}`` in the format of neuralop's loaders, with x of shape ``(batch, channels,
+        *grid)``, used in turn. Features are measured on the first batch. If the batches have other keys, such as GINO's
+        geometry, all entries except y are passed to the model by name.
     lr : float
-        Learning rate at base.
+        Learning rate of the base model.
     steps : sequence of int, default (1, 5, 10)
-        Training steps before each measurement.
+        Numbers of training steps after which to measure.
     seeds : int or sequence of int, default 10
-        Seeds, or their number. Slopes at initialisation are noisy, so with few seeds hardly any check passes.
+        Seeds, or their number. With few seeds hardly any check passes, because slopes at initialisation are noisy.
     optimizer : str, class or callable, default "adam"
         A name ("adam", "adamw", "sgd" or "musoap"), an optimizer class such as ``torch.optim.NAdam``, or a function
-        ``(model, lr)``. A class becomes the ``impl`` of :func:`MuAdam`, or of :func:`MuSGD` if it is an SGD.
+        ``(model, lr)``. A class becomes the ``impl`` of :func:`MuAdam`, or of :func:`MuSGD` if it is a subclass of SGD.
     loss : callable, optional
         ``loss(prediction, **batch)``. Default: mean relative L2 error.
     size_name : str, default "hidden_channels"
@@ -277,15 +282,15 @@ def coord_check(
     Raises
     ------
     MupError
-        If there are fewer than two sizes, no batches, no seeds or no positive steps. If a batch is no dict, or has no ``y``
-        for the default loss. If ``build`` returns no model, or one with more modes than the grid, or without a block to
-        measure. If the optimizer is unknown.
+        If there are fewer than two sizes, or no batches, seeds or positive steps. If a batch is not a dict, or has no ``y``
+        for the default loss. If ``build`` does not return a model, or if the model has more modes than the grid allows or no
+        block to measure. If the optimizer is unknown.
 
     Warns
     -----
     UserWarning
-        If a block returns no tensor of numbers, so it cannot be checked. If Fourier kernels receive no gradient at any step,
-        with their names and the usual reasons.
+        If a block does not return a floating-point tensor and so cannot be checked. If Fourier kernels do not receive a
+        gradient at any step; the warning lists their names and the usual reasons.
 
     Examples
     --------
@@ -305,12 +310,12 @@ def coord_check(
     for batch in batches:
         if not isinstance(batch, Mapping):
             raise MupError(
-                f"batches must be dicts such as {{'x': …, 'y': …}}, as in neuralop's loaders; got {type(batch).__name__}."
+                f"batches must be dicts such as {{'x': …, 'y': …}}, as in neuralop's loaders, got {type(batch).__name__}."
             )
         if loss is None and "y" not in batch:
             raise MupError(
-                f"A batch has {', '.join(map(repr, batch)) or 'no keys'} and no 'y', but the default loss compares the "
-                "prediction with it. Add 'y', or pass loss=…."
+                f"A batch has the keys {', '.join(map(repr, batch)) or '(none)'} but not 'y', which the default loss "
+                "compares with the prediction. Add 'y', or pass loss=…."
             )
     if not isinstance(seeds, Iterable):
         check_count("seeds", seeds, "seeds")
@@ -318,8 +323,8 @@ def coord_check(
     seeds = list(seeds)
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(
-            f"A coordinate check needs two sizes, one batch, one seed and steps of at least 1; got sizes {sizes}, "
-            f"{len(batches)} batches, seeds {seeds}, steps {steps}."
+            "A coordinate check needs at least two sizes, one batch and one seed, and steps of at least 1. Got sizes "
+            f"{sizes}, {len(batches)} batches, seeds {seeds} and steps {steps}."
         )
     records: list[dict[str, Any]] = []
     unused: set[str] = set()
@@ -327,33 +332,33 @@ def coord_check(
     devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.filterwarnings("ignore", WIDER)  # sizes below base are also valid
-        warnings.filterwarnings("ignore", NO_GRADIENT)  # MuSOAP warns for each model
+        warnings.filterwarnings("ignore", NO_GRADIENT)  # MuSOAP would warn for each model; we warn once at the end
         for size in sizes:
             for seed in seeds:
                 torch.manual_seed(seed)
                 model = build(size)
                 if not isinstance(model, nn.Module):
-                    raise MupError(f"build({size!r}) returns {model!r}, but must return a new model.")
+                    raise MupError(f"build must return a new torch.nn.Module, but build({size!r}) returned {model!r}.")
                 found, without_gradient = _measure(model, batches, steps, make(model, lr), loss or _relative_l2)
                 records += [{"size": size, "seed": seed, **record} for record in found]
                 unused |= without_gradient
     if not devices:
-        # Before the first use of CUDA its state is only the seed. Without a GPU this has no effect.
+        # Before the first use of CUDA, its random state is only the seed. Without a GPU, this call has no effect.
         torch.cuda.manual_seed_all(torch.initial_seed())
     warn_of_no_gradient(sorted(unused))
     return CoordCheck(records, size_name)
 
 
 def _measure(model, batches, steps, optimizer, loss) -> tuple[list[dict[str, Any]], set[str]]:
-    """Return the records of one model, without size and seed, and its kernels without a gradient at every step."""
+    """Return one model's records, without size and seed, and the kernels that never received a gradient."""
     if batches[0].keys() == {"x", "y"}:
         check_grid(model, tuple(batches[0]["x"].shape[2:]))
     probe = inputs_of(batches[0])
     start = features(model, probe)
     if not start:
         raise MupError(
-            f"No block of this {type(model).__name__} returns a tensor of numbers, so there is nothing to measure. A block "
-            "is a child of the model with parameters."
+            f"No block of this {type(model).__name__} returns a floating-point tensor, so there are no features to "
+            "measure. A block is a child module that has parameters."
         )
     records = [{"step": 0, "block": block, "kind": "init", "value": rms(value)} for block, value in start.items()]
     resolved = resolve(model, optimizer) if is_parametrized(model) else None
@@ -387,8 +392,8 @@ def _slope(seeds: Curve) -> float:
 def _reach(seeds: Curve) -> float | None:
     """Return half the width of the 95 % interval of :func:`_slope`, or None for one seed.
 
-    The interval is a jackknife over seeds with Student's t. The variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)², with
-    θᵢ the slope without seed i (Efron & Stein 1981).
+    The interval is a jackknife over seeds with Student's t. The variance of the slope is (n − 1)/n · Σ (θᵢ − mean θ)², where
+    θᵢ is the slope without seed i (Efron & Stein 1981).
     """
     n = len(seeds)
     if n == 1:
@@ -398,7 +403,7 @@ def _reach(seeds: Curve) -> float | None:
 
 
 def _width(n: int) -> float:
-    """Return t/√n. Half the width of the interval over n seeds is proportional to it."""
+    """Return t/√n, which is proportional to half the width of the interval over n seeds."""
     from scipy.special import stdtrit
 
     return float(stdtrit(n - 1, 0.975)) / math.sqrt(n)

@@ -1,4 +1,4 @@
-"""Outputs of a model's blocks, and their root mean square."""
+"""Compute the outputs of a model's blocks and their root mean square."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +22,9 @@ def call(model: nn.Module, inputs: torch.Tensor | Mapping[str, torch.Tensor]) ->
 
 
 def call_with_hooks(model: nn.Module, inputs: Any, hooks: Mapping[str, Callable]) -> Any:
-    """Return the output in evaluation mode, with a forward hook on each named module; then restore modes and hooks."""
+    """Call the model in evaluation mode with temporary forward hooks on the named modules, then restore all modes."""
     with ExitStack() as afterwards:
-        for module in model.modules():  # submodules may have different modes
+        for module in model.modules():  # submodules may be in different modes
             afterwards.callback(setattr, module, "training", module.training)
         for name, hook in hooks.items():
             afterwards.enter_context(model.get_submodule(name).register_forward_hook(hook))
@@ -33,12 +33,13 @@ def call_with_hooks(model: nn.Module, inputs: Any, hooks: Mapping[str, Callable]
 
 
 def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the output of every block of ``model`` at ``x`` (several inputs by name), from input to output.
+    """Return the output of every block of ``model`` on ``x``, ordered from input to output.
 
-    A block is a child of the model with parameters. Each member of a ModuleList or ModuleDict is a block; a class that wraps
-    a whole model has that model's blocks. A child that is called once per layer, such as neuralop's FNOBlocks, has one entry
-    per call: ``fno_blocks.0``, ``fno_blocks.1``, … If a block returns several tensors, each has an entry with its index or
-    key: ``encoder[0]``, ``encoder[out]``, … Only non-empty real or complex floating-point tensors count.
+    ``x`` is a tensor, or a dict of inputs by name. A block is a child module that has parameters. Each member of a
+    ModuleList or ModuleDict is a block. If a class only wraps another model, the blocks are those of the wrapped model. A
+    child that is called once per layer, such as neuralop's FNOBlocks, has one entry per call: ``fno_blocks.0``,
+    ``fno_blocks.1``, … If a block returns several tensors, each has an entry with its index or key: ``encoder[0]``,
+    ``encoder[out]``, … Only non-empty tensors with a real or complex floating-point dtype are included.
     """
     seen: list[tuple[str, torch.Tensor]] = []
 
@@ -46,8 +47,8 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
         found = list(_leaves(block, output))
         if not found:
             warnings.warn(
-                f"The block {block} returns no floating-point tensor but a {type(output).__name__}, so it is not measured. "
-                "Return a tensor, or a tuple, list or dict of tensors.",
+                f"The block {block} returns a {type(output).__name__} without floating-point tensors, so it is not "
+                "measured. Return a tensor, or a tuple, list or dict of tensors.",
                 stacklevel=1,
             )
         seen.extend((name if len(found) > 1 else block, value) for name, value in found)
@@ -61,7 +62,7 @@ def features(model: nn.Module, x: torch.Tensor | Mapping[str, torch.Tensor]) -> 
 
 
 def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the floating-point tensors in a block's output, each with the path to it."""
+    """Yield each floating-point tensor in a block's output together with its path."""
     if isinstance(output, (tuple, list)):
         output = dict(enumerate(output))
     if isinstance(output, Mapping):
@@ -73,7 +74,7 @@ def _leaves(key: str, output: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _blocks(model: nn.Module, prefix: str = "") -> Iterator[str]:
     for name, child in model.named_children():
-        # A class that only wraps a model has that model's blocks.
+        # If a class only wraps another model, use the blocks of that model.
         wraps = not keeps_arguments(model) and keeps_arguments(child) and any(_blocks(child))
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)) or wraps:
             yield from _blocks(child, f"{prefix}{name}.")

@@ -1,7 +1,8 @@
-"""Measure an optimizer step: changes of kernels and features, and learning rates.
+"""Measure the learning rates of an optimizer step and its effect on kernels and features.
 
-The operator norm of a kernel's update ΔR is the maximum over modes k of ‖ΔR_k‖, the spectral norm of an in × out block. The
-mode rule keeps it bounded as modes are added (Li, Yoo, Yang, arXiv:2506.19396, Theorem 3.5).
+The operator norm of a kernel's update ΔR is the maximum over modes k of ‖ΔR_k‖, where ΔR_k is an in × out block and ‖·‖ is
+the spectral norm. The mode rule keeps this norm bounded as the number of modes grows (Li, Yoo, Yang, arXiv:2506.19396,
+Theorem 3.5).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from neuralop_mup.optim.learning_rate import effective_lrs, factors
 Inputs = torch.Tensor | Mapping[str, Any]
 Record = dict[str, Any]
 
-_EXACT = 1 << 20  # entries times the smaller side; below this, decompose all blocks
+_EXACT = 1 << 20  # decompose all blocks if (number of entries) × (shorter side of a block) is at most this
 _CANDIDATES = 4
 _ITERATIONS = 3
 
@@ -30,16 +31,17 @@ _ITERATIONS = 3
 def update_stats(
     model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs | None = None, closure: Callable | None = None
 ) -> list[Record]:
-    """Take one step of ``optimizer``, with gradients already computed, and measure its effect.
+    """Take one step of ``optimizer`` with the current gradients, and measure its effect.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model of known layers, parametrized or not.
+        A model of described layers, parametrized or not.
     optimizer : torch.optim.Optimizer
         Optimizer of the model.
     inputs : tensor or dict, optional
-        Input batch for comparing features in evaluation mode; several inputs by name. Default: measure no features.
+        Input batch for comparing features in evaluation mode, or a dict of several inputs by name. By default, features are
+        not measured.
     closure : callable, optional
         Passed to ``optimizer.step``.
 
@@ -48,18 +50,18 @@ def update_stats(
     list of dict
         Records with ``kind``, ``name`` and ``value``:
 
-        - ``kernel_update``, per convolution: maximum over modes of ‖ΔR_k‖, in the kernel's units. A factorized kernel is
-          reconstructed first; for a separable one it is the largest change of an entry. For many large blocks, power
-          iteration selects candidates.
-        - ``feature`` and ``feature_update``, per block: RMS of its output before the step, and of the change. Blocks that
-          return no floating-point tensor have none.
+        - ``kernel_update``, per convolution: maximum over modes of ‖ΔR_k‖, in the kernel's units. Factorized kernels are
+          reconstructed first. For separable kernels, it is the largest change of an entry. If there are many large blocks,
+          power iteration selects the candidates for the maximum.
+        - ``feature`` and ``feature_update``, per block: RMS of the block's output before the step, and RMS of its change.
+          Blocks that do not return a floating-point tensor have no such records.
         - ``lr``, per param group: the learning rate of the step.
         - ``mode_mult``, ``learned_mult``, ``depth_mult``, ``schedule_factor``: factors of that learning rate.
 
     Raises
     ------
     MupError
-        If the model has an undescribed parameter or is sharded, or ``inputs`` is no batch.
+        If the model has an undescribed parameter or is sharded, or if ``inputs`` is not a batch.
 
     Examples
     --------
@@ -79,7 +81,7 @@ def update_stats(
 
 
 class Step:
-    """State of a model before a step, for comparison with its state afterwards."""
+    """State of a model before a step, to be compared with its state after the step."""
 
     def __init__(self, model: nn.Module, inputs: Inputs | None = None) -> None:
         self.model = unwrap(model)
@@ -111,22 +113,22 @@ class Step:
 
 
 def check_inputs(inputs: Any) -> Inputs | None:
-    """Return inputs of a model; raise MupError if they contain no tensor."""
+    """Return ``inputs``; raise MupError if they contain no tensor."""
     tensors = inputs.values() if isinstance(inputs, Mapping) else [inputs]
     if inputs is not None and not any(isinstance(value, torch.Tensor) for value in tensors):
         raise MupError(
-            f"The batch for measuring features is a {type(inputs).__name__}. Pass the model's input as a tensor, or "
-            "several inputs by their names in the model's forward, e.g. {'x': x}."
+            f"The batch for measuring features must be a tensor or a dict of tensors, got {type(inputs).__name__}. Pass the "
+            "model's input as a tensor, or several inputs in a dict with their names in the model's forward, e.g. {'x': x}."
         )
     return inputs
 
 
 def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], tuple[str, ...]]]:
-    """Return for each convolution a function that reads its whole complex kernel, and the kinds of the kernel's axes."""
+    """Return, for each convolution, a function that returns its full complex kernel, and the kinds of the kernel's axes."""
     if is_sharded(model):
         raise MupError(
-            f"The parameters of this {type(model).__name__} are sharded, so no process has a whole kernel. Measure updates "
-            "on one device, or under DistributedDataParallel."
+            f"The parameters of this {type(model).__name__} are sharded, so no process holds a complete kernel. Measure "
+            "updates on one device, or under DistributedDataParallel."
         )
     axes_of, result = kernels_and_axes(model), {}
     tensors: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, FactorizedTensor)}
@@ -134,11 +136,11 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
         if isinstance(tensor, DenseTensor):
             axes = _without_pairs(axes_of[f"{name}.tensor"])
         else:
-            size = 1 if isinstance(tensor, TTTensor) else 0  # TT factors are (rank, size, rank), others (size, rank)
+            size = 1 if isinstance(tensor, TTTensor) else 0  # TT factors have shape (rank, size, rank), others (size, rank)
             axes = tuple(axes_of[f"{name}.factors.{key}"][size] for key in tensor.factors.keys)
         result[name.removesuffix(".weight")] = (tensor.to_tensor, axes)
     for name, kinds in axes_of.items():
-        # In a layer of another package, a plain parameter with channels and modes is a kernel.
+        # In layers of other packages, a plain parameter with channel and mode axes is a kernel.
         if not any(name.startswith(f"{tensor}.") for tensor in tensors) and any(kind.startswith("modes") for kind in kinds):
             result[name] = (partial(_as_complex, model.get_parameter(name), kinds), _without_pairs(kinds))
     return result
@@ -155,14 +157,14 @@ def _as_complex(parameter: nn.Parameter, kinds: Sequence[str]) -> torch.Tensor:
 
 
 def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
-    """Return the largest operator norm over a kernel's modes.
+    """Return the maximum of the operator norms of a kernel's modes.
 
     Parameters
     ----------
     kernel : torch.Tensor
         Complex kernel with one axis per entry of ``axes``.
     axes : sequence of str
-        Kinds of axes: channels are ``in…`` and ``out…``; the other axes index the blocks.
+        Kinds of the axes. Kinds of channel axes start with ``in`` or ``out``. The other axes index the blocks.
     """
     ins = [i for i, kind in enumerate(axes) if kind.startswith("in")]
     outs = [i for i, kind in enumerate(axes) if kind.startswith("out")]
@@ -175,13 +177,15 @@ def kernel_norm(kernel: torch.Tensor, axes: Sequence[str]) -> float:
 def largest_norm(blocks: torch.Tensor) -> float:
     """Return the largest spectral norm of a stack of matrices ``(n, a, b)``; NaN if an entry is not finite.
 
-    Small stacks are decomposed. For larger ones, power iteration selects candidates. The result is the norm of one of the
-    blocks: in Gaussian noise within about 4 % of the largest, and the largest if some blocks stand out, as in training.
+    Small stacks are decomposed. In larger stacks, power iteration selects candidates, so the result is the norm of one of
+    the blocks. For Gaussian noise, it is within about 4 % of the largest norm. If some blocks are much larger than the
+    others, as during training, it is the largest norm.
     """
     if not torch.isfinite(torch.view_as_real(blocks) if blocks.is_complex() else blocks).all():
         return float("nan")
     if blocks.numel() * min(blocks.shape[-2:]) > _EXACT and len(blocks) > _CANDIDATES:
-        generator = torch.Generator(blocks.device).manual_seed(0)  # keeps the training's random state
+        # a separate generator leaves the global random state unchanged
+        generator = torch.Generator(blocks.device).manual_seed(0)
         v = torch.randn(len(blocks), blocks.shape[-1], 1, dtype=blocks.dtype, device=blocks.device, generator=generator)
         while len(blocks) > _CANDIDATES:
             for _ in range(_ITERATIONS):

@@ -1,6 +1,7 @@
-"""Losses for physics-informed training, called like neuralop's: ``loss(y_pred, **sample)``.
+"""Losses for physics-informed training, with the call signature of neuralop's losses.
 
-They need fields in physical units, also in training. :class:`PhysicalDataProcessor` provides them.
+Call them as ``loss(y_pred, **sample)``. They need fields in physical units, also during training.
+:class:`PhysicalDataProcessor` provides such fields.
 """
 
 from neuralop_mup.losses.equations import DarcyEqnLoss

@@ -1,4 +1,4 @@
-"""Losses from the residual of a PDE: the common interface, with checks of the data, and Darcy flow."""
+"""Losses based on the residual of a PDE: a base class that validates the data, and a loss for Darcy flow."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -8,14 +8,15 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 
-UNITS = "the losses need physical units in training as well: use PhysicalDataProcessor, not neuralop's default processor"
+UNITS = "the losses also need physical units during training: use PhysicalDataProcessor, not neuralop's default processor"
 _MEANS = ("harmonic", "arithmetic")
-# Residual of float32 data: 1e-5 on the solver's grid, 0.28 (8 points per axis) to 1 (61 points) on a 3 times coarser grid.
+# Residuals above this value trigger a warning. The residual of float32 data is 1e-5 on the solver's grid. On a grid that is
+# 3 times coarser, it is 0.28 (8 points per axis) to 1 (61 points).
 _LARGE = 0.1
 
 
 class FieldLoss(ABC):
-    """Base class of losses of a predicted field, with neuralop's call signature.
+    """Base class for losses of a predicted field, with neuralop's call signature.
 
     Parameters
     ----------
@@ -27,22 +28,22 @@ class FieldLoss(ABC):
 
     def __init__(self, reduction: str = "sum") -> None:
         if reduction not in ("sum", "mean"):
-            raise MupError(f"reduction is {reduction!r}; use 'sum' or 'mean', as in neuralop's losses.")
+            raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, got {reduction!r}.")
         self.reduction = reduction
         self._seen: set[tuple] = set()  # grids with checked data, separately for training and evaluation
 
     def check_grid(self, y_pred: torch.Tensor) -> None:
-        """Raise MupError unless the prediction has the shape ``layout``, one channel and at least 4 points per axis."""
+        """Raise MupError unless the prediction has shape ``layout``, one channel and at least 4 points per axis."""
         shape = tuple(y_pred.shape)
         fits = len(shape) == self.layout.count(",") + 1 and shape[1] == 1 and min(shape[2:]) >= 4
         if not fits or ("n, n" in self.layout and shape[-1] != shape[-2]):
             raise MupError(
-                f"The prediction must have shape {self.layout}, with at least 4 points per axis and equally many points on "
-                f"axes with the same name, but its shape is {shape}."
+                f"The prediction must have shape {self.layout}, with at least 4 points per axis and the same number of "
+                f"points on axes with the same name, got {shape}."
             )
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> str | None:
-        """Raise MupError if the data cannot be used; return a warning if its solution has a large residual."""
+        """Raise MupError if the data is invalid; return a warning message if its solution has a large residual."""
         return None
 
     @abstractmethod
@@ -61,7 +62,7 @@ class FieldLoss(ABC):
         x, y : torch.Tensor
             Input and solution of the samples in physical units. y is used only to check the data.
         **_
-            Other entries of the sample, ignored.
+            Other entries of the sample. They are ignored.
 
         Returns
         -------
@@ -71,7 +72,7 @@ class FieldLoss(ABC):
         Raises
         ------
         MupError
-            If shapes or data cannot be used. Data is checked only in the first batch of each grid, in training and in
+            If the shapes or the data are invalid. Only the first batch on each grid is checked, once in training and once in
             evaluation.
 
         Warns
@@ -80,7 +81,7 @@ class FieldLoss(ABC):
             If the data's solution has a large residual in this discretisation.
         """
         self.check_grid(y_pred)
-        # Units may differ between training and evaluation, as with neuralop's default data processor.
+        # Units may differ between training and evaluation, for example with neuralop's default data processor.
         kind = (tuple(y_pred.shape[2:]), torch.is_grad_enabled())
         if kind not in self._seen:
             for name, values in {"x": x, "y": y}.items():
@@ -90,7 +91,7 @@ class FieldLoss(ABC):
             self._seen.add(kind)
             if message:
                 warnings.warn(message, UserWarning, stacklevel=2)
-        half = y_pred.dtype in (torch.float16, torch.bfloat16)  # too imprecise for second derivatives
+        half = y_pred.dtype in (torch.float16, torch.bfloat16)  # half precision is too imprecise for second derivatives
         losses = self.per_sample(y_pred.float() if half else y_pred, x)
         return losses.sum() if self.reduction == "sum" else losses.mean()
 
@@ -98,11 +99,14 @@ class FieldLoss(ABC):
 def _check_field(name: str, values: torch.Tensor, y_pred: torch.Tensor) -> None:
     bad = (~torch.isfinite(values)).nonzero()
     if len(bad):
-        raise MupError(f"The sample's {name} has {len(bad)} NaN or infinite entries, the first at {tuple(bad[0].tolist())}.")
+        raise MupError(
+            f"The sample's {name} must be finite, but {len(bad)} entries are not. The first is at index "
+            f"{tuple(bad[0].tolist())}."
+        )
     if values.ndim != y_pred.ndim or values.shape[2:] != y_pred.shape[2:]:
         raise MupError(
-            f"The sample's {name} has shape {tuple(values.shape)}, the prediction {tuple(y_pred.shape)}. An equation loss "
-            "needs both on the same grid."
+            f"The sample's {name} has shape {tuple(values.shape)}, but the prediction has shape {tuple(y_pred.shape)}. An "
+            "equation loss needs both on the same grid."
         )
 
 
@@ -114,39 +118,41 @@ def needed(name: str, values: torch.Tensor | None) -> torch.Tensor:
 
 
 def relative_l2(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Return ‖values − reference‖ / ‖reference‖ per sample, as neuralop's LpLoss; the gradient at zero is 0, not NaN."""
+    """Return ‖values − reference‖ / ‖reference‖ per sample, like neuralop's LpLoss but with gradient 0 at zero, not NaN."""
     distance = torch.linalg.vector_norm((values - reference).flatten(1), dim=1)
-    return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)  # as in LpLoss, so that 0 / 0 is 0
+    # the constant of LpLoss, with which 0 / 0 is 0
+    return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)
 
 
 class DarcyEqnLoss(FieldLoss):
     """Relative L2 norm of the residual of −∇·(a∇u) = f on [0, 1]²: ‖−∇·(a∇u) − f‖ / ‖f‖ over the inner nodes.
 
-    Call it as ``loss(y_pred, **sample)``: ``y_pred`` is u, shape (batch, 1, n, n), and ``sample["x"][:, 0]`` is a. The nodes
-    include the boundary. The condition u = 0 on the boundary is not part of the loss: multiply the output by
-    :func:`sine_mollifier`.
+    Call it as ``loss(y_pred, **sample)``, where ``y_pred`` is u with shape (batch, 1, n, n) and ``sample["x"][:, 0]`` is a.
+    The nodes include the boundary. The loss does not include the boundary condition u = 0. To enforce it, multiply the
+    output by :func:`sine_mollifier`.
 
-    The discretisation is a conservative finite-volume scheme, with a mean of a on the faces between nodes. It is of second
-    order for smooth a. With the harmonic mean it is the scheme of ``problems.solve_darcy``. PINO's code applies central
-    differences twice instead. They do not conserve the flux across a jump of a, so the residual of an accurate solution
+    The discretisation is a conservative finite-volume scheme that averages a on the faces between nodes. It is second-order
+    accurate for smooth a. With the harmonic mean, it is the scheme of ``problems.solve_darcy``. PINO's code instead applies
+    central differences twice. These do not conserve the flux across a jump of a, so the residual of an accurate solution
     grows with resolution.
 
-    Data solved on a finer grid, with jumps of a between the nodes, has a large residual in any scheme. A warning reports
-    residuals of y in the first batch above a tenth of that of u = 0.
+    Data that was solved on a finer grid and has jumps of a between the nodes has a large residual in any scheme. The loss
+    warns if the residual of y in the first batch exceeds a tenth of the residual of u = 0.
 
     Parameters
     ----------
     forcing : float or torch.Tensor, default 1.0
-        Right-hand side f, not zero everywhere. A tensor has values at the nodes, broadcast to (batch, n, n).
+        Right-hand side f. It must not be zero everywhere. A tensor holds the values at the nodes and is broadcast to (batch,
+        n, n).
     face_average : {"harmonic", "arithmetic"}, default "harmonic"
-        Mean of a on the face between two nodes, as in the solver of the data.
+        Mean of a on the face between two nodes. Use the mean of the solver that generated the data.
     reduction : {"sum", "mean"}, default "sum"
         Reduction over the batch.
 
     Raises
     ------
     MupError
-        If an argument is invalid. In a call: if shapes or data cannot be used.
+        If an argument is invalid. When the loss is called, if the shapes or the data are invalid.
 
     References
     ----------
@@ -171,7 +177,7 @@ class DarcyEqnLoss(FieldLoss):
     ) -> None:
         super().__init__(reduction)
         if face_average not in _MEANS:
-            raise MupError(f"face_average is {face_average!r}: {nearest(str(face_average), _MEANS)}")
+            raise MupError(f"Unknown face_average {face_average!r}: {nearest(str(face_average), _MEANS)}")
         self.face_average = face_average
         if not 0 < torch.as_tensor(forcing).abs().max() < torch.inf:
             raise MupError("forcing must be finite and not zero everywhere, because the residual is relative to it.")
@@ -181,7 +187,7 @@ class DarcyEqnLoss(FieldLoss):
         a = needed("x", x)[:, 0]
         if not (a > 0).all():
             raise MupError(
-                f"The coefficient x[:, 0] must be above 0, but its minimum is {float(a.min()):.3g}. If x is normalised, "
+                f"The coefficient x[:, 0] must be positive, but its minimum is {float(a.min()):.3g}. If x is normalised, "
                 f"{UNITS}."
             )
         if y is None:
@@ -189,19 +195,20 @@ class DarcyEqnLoss(FieldLoss):
         edge = max(float(side.abs().max()) for side in (y[..., 0, :], y[..., -1, :], y[..., 0], y[..., -1]))
         if edge > 1e-3 * float(y.abs().max()):
             raise MupError(
-                f"The sample's y must be 0 on the edge of the grid, but it reaches {edge:.3g} there. Either the grid has no "
-                f"boundary nodes, or y is normalised ({UNITS})."
+                "The sample's y must be 0 on the boundary of the grid, but its largest absolute value there is "
+                f"{edge:.3g}. Either the grid has no boundary nodes, or y is normalised ({UNITS})."
             )
         u = y[:, 0].detach().double()
         found = {mean: float(relative_l2(*self._sides(u, a, mean)).mean()) for mean in _MEANS}
         if found[self.face_average] <= _LARGE:
             return None
         return (
-            "The sample's y does not solve the equation in the discretisation of DarcyEqnLoss: its residual is "
-            f"{found['harmonic']:.2g} with face_average='harmonic', {found['arithmetic']:.2g} with 'arithmetic', and that "
-            "of u = 0 is 1. The equation loss would contradict the data. Use the mean of the data's solver. If forcing and "
-            "units are right, y was solved on a finer grid and a jumps between these nodes: solve on the data's own grid, "
-            "or train without the equation loss."
+            "The sample's y does not solve the equation as discretised by DarcyEqnLoss. Its residual is "
+            f"{found['harmonic']:.2g} with face_average='harmonic' and {found['arithmetic']:.2g} with "
+            "face_average='arithmetic'; the residual of u = 0 is 1. The equation loss would contradict the data. Use the "
+            "same mean as the solver that generated the data. If forcing and units are correct, y was probably solved on "
+            "a finer grid with jumps of a between these nodes. Then solve on the grid of the data, or train without the "
+            "equation loss."
         )
 
     def residual(self, u: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
@@ -236,7 +243,7 @@ class DarcyEqnLoss(FieldLoss):
 
 
 def _flux_differences(u: torch.Tensor, a: torch.Tensor, axis: int, face_average: str) -> torch.Tensor:
-    """Return the differences along an axis of (mean of a on the face) · (difference of u across the face)."""
+    """Return the differences, along an axis, of the flux (mean of a on the face) · (difference of u across the face)."""
     n = u.shape[axis]
     left, right = a.narrow(axis, 0, n - 1), a.narrow(axis, 1, n - 1)
     faces = (left + right) / 2 if face_average == "arithmetic" else 2 / (1 / right + 1 / left)

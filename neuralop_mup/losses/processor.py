@@ -1,4 +1,4 @@
-"""Convert between physical fields, for the losses, and normalised fields, for the model."""
+"""Convert between physical fields for the losses and normalised fields for the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from neuralop_mup.errors import MupError
 
 
 def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
-    """Return scale · ∏ sin(π x_i) at the nodes of the unit cube. An output times this is zero on the boundary.
+    """Return scale · ∏ sin(π x_i) at the nodes of the unit cube, a factor that makes an output zero on the boundary.
 
     Parameters
     ----------
     grid : sequence of int
         Points per axis including the boundary, at least 3.
     scale : float, default 1.0
-        Value at the centre. PINO's Darcy code uses 0.001, about the size of its solutions; alternatively use an
-        ``out_normalizer``.
+        Value at the centre. PINO's Darcy code uses 0.001, the order of magnitude of its solutions. An ``out_normalizer`` is
+        an alternative.
 
     Returns
     -------
@@ -47,26 +47,27 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
 
 
 class PhysicalDataProcessor(DefaultDataProcessor):
-    """neuralop data processor that normalises x for the model and keeps physical fields for the losses.
+    """Data processor for neuralop that normalises x for the model but passes physical fields to the losses.
 
-    In training, neuralop's DefaultDataProcessor passes normalised fields to the losses, and no equation holds for these.
-    Here the model receives ``in_normalizer.transform(x)``. Its output is transformed by ``out_normalizer.inverse_transform``
-    and multiplied by the mollifier. The losses receive the ``x`` and ``y`` of the data loader.
+    During training, neuralop's DefaultDataProcessor passes normalised fields to the losses, but these fields do not satisfy
+    the equation. With this processor, the model receives ``in_normalizer.transform(x)``. Its output is transformed by
+    ``out_normalizer.inverse_transform`` and multiplied by the mollifier. The losses receive the ``x`` and ``y`` of the data
+    loader.
 
     Parameters
     ----------
     in_normalizer : neuralop Transform, optional
         Normalizer of x, such as a fitted UnitGaussianNormalizer.
     out_normalizer : neuralop Transform, optional
-        Normalizer of y; its inverse is applied to the output.
+        Normalizer of y. Its inverse is applied to the output.
     mollifier : torch.Tensor or callable, optional
-        Factor on the output, after the normalizer: values on the output's grid, or a function from the grid's shape to
-        values, such as :func:`sine_mollifier`.
+        Factor to multiply the output by, after the inverse normalizer. Either the values on the output's grid, or a function
+        that maps the grid's shape to values, such as :func:`sine_mollifier`.
 
     Raises
     ------
     MupError
-        In a call, if the mollifier's grid is not the output's.
+        When the processor is called, if the mollifier and the output have different grids.
 
     Examples
     --------
@@ -91,19 +92,19 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         self.mollifier = mollifier
 
     def preprocess(self, data_dict: dict[str, Any], batched: bool = True) -> dict[str, Any]:
-        """Return the batch on the device, with x normalised for the model; the input dict does not change.
+        """Return a copy of the batch on the device, with x normalised for the model.
 
         Parameters
         ----------
         data_dict : dict
             Batch with an entry "x".
         batched : bool, default True
-            Ignored; neuralop passes it.
+            Ignored. neuralop passes this argument.
 
         Returns
         -------
         dict
-            The batch, with the physical x as "physical_x".
+            The batch, which also contains the physical x under "physical_x".
 
         Examples
         --------
@@ -135,12 +136,12 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         output : torch.Tensor
             Output in physical units, multiplied by the mollifier.
         sample : dict
-            The sample with the x of the data loader.
+            The sample with the original x of the data loader.
 
         Raises
         ------
         MupError
-            If the mollifier's grid is not the output's.
+            If the mollifier and the output have different grids.
 
         Examples
         --------
@@ -162,7 +163,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
             if tuple(factor.shape[-len(grid) :]) != grid:
                 raise MupError(
                     f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}. For several "
-                    "resolutions pass a function of the grid, such as sine_mollifier."
+                    "resolutions, pass a function of the grid's shape such as sine_mollifier."
                 )
             output = output * factor.to(output)
         return output, sample
@@ -180,7 +181,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         output : torch.Tensor
             The prediction in physical units.
         sample : dict
-            The sample for the losses, as in the data loader.
+            The sample for the losses, as returned by the data loader.
 
         Examples
         --------

@@ -1,6 +1,6 @@
 """Param groups and optimizers that follow a model's plan.
 
-``resolved_model`` reads a parametrized model, ``groups`` makes param groups and the usual optimizers from it,
-``learning_rate`` computes the rate of each step, ``schedule`` ends a training, ``checks`` compares an optimizer with the
-plan, ``musoap`` is MuSOAP.
+``resolved_model`` reads a parametrized model, and ``groups`` builds param groups and the common optimizers from it.
+``learning_rate`` computes the learning rate of each step, and ``schedule`` lowers it at the end of training. ``checks``
+compares an optimizer with the plan. ``musoap`` contains the MuSOAP optimizer.
 """

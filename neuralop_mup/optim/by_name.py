@@ -1,4 +1,4 @@
-"""Optimizers by name, for configuration files and for the coordinate check."""
+"""Build optimizers by name, for configuration files and for the coordinate check."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,16 +21,16 @@ _PLAIN: dict[Builder, Builder] = {MuAdam: torch.optim.Adam, MuAdamW: torch.optim
 def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.optim.Optimizer:
     """Build one of this package's optimizers by its name.
 
-    Use it for configuration files, e.g. of Hydra (``_target_: neuralop_mup.optimizer``) or LightningCLI.
+    It is meant for configuration files, e.g. of Hydra (``_target_: neuralop_mup.optimizer``) or LightningCLI.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     name : {"musoap", "adam", "adamw", "sgd"}, default "musoap"
-        Builds :class:`MuSOAP`, :func:`MuAdam`, :func:`MuAdamW` or :func:`MuSGD`.
+        Name of the optimizer: :class:`MuSOAP`, :func:`MuAdam`, :func:`MuAdamW` or :func:`MuSGD`.
     **settings
-        Arguments of that optimizer, such as ``lr``, ``steps`` or ``weight_decay``.
+        Arguments of the optimizer, such as ``lr``, ``steps`` or ``weight_decay``.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def optimizer(model: nn.Module, name: str = "musoap", **settings: Any) -> torch.
     Raises
     ------
     MupError
-        If the name is unknown, ``model`` is not a parametrized model, or the optimizer does not accept a setting.
+        If the name is unknown, if ``model`` is not a parametrized model, or if the optimizer does not accept a setting.
 
     Examples
     --------
@@ -62,7 +62,8 @@ def _builder_named(name: Any) -> Builder:
 def builder_of(given: Any) -> Callable[[nn.Module, float], torch.optim.Optimizer]:
     """Return ``build(model, lr)`` for a name, an optimizer class, or a function ``(model, lr)``.
 
-    For a name or a class, a parametrized model gets learning rates under μP, and any other model the plain optimizer.
+    For a name or a class, the function builds an optimizer with μP learning rates if the model is parametrized, and the
+    plain optimizer otherwise.
     """
     in_mup: Builder = given if callable(given) else _builder_named(given)
     plain = _PLAIN.get(in_mup)

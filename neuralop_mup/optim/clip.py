@@ -1,4 +1,4 @@
-"""Gradient clipping for complex Fourier kernels."""
+"""Clip the gradients of complex Fourier kernels."""
 
 import torch
 from torch import nn
@@ -11,22 +11,23 @@ from neuralop_mup.validation import check_positive
 
 
 def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
-    """Clip the gradients of Fourier kernels in place, real and imaginary parts separately.
+    """Clip the real and imaginary parts of the gradients of Fourier kernels in place.
 
-    This enforces the paper's Assumption 3.4, sub-Gaussian updates (arXiv:2506.19396, section 3.3; 0.01 for Navier–Stokes).
-    ``torch.nn.utils.clip_grad_value_`` does not support complex gradients. Other parameters do not change.
+    This enforces sub-Gaussian updates, which is Assumption 3.4 of arXiv:2506.19396 (section 3.3; the paper uses 0.01 for
+    Navier–Stokes). ``torch.nn.utils.clip_grad_value_`` does not support complex gradients. The gradients of other parameters
+    are left unchanged.
 
     Parameters
     ----------
     model : torch.nn.Module
         A model of supported layers, parametrized or not.
     clip_value : float
-        Largest magnitude of real and imaginary parts.
+        Largest allowed magnitude of the real and imaginary parts.
 
     Raises
     ------
     MupError
-        If ``clip_value`` is not a positive number, or the model has no Fourier kernel.
+        If ``clip_value`` is not a positive number, or if the model has no Fourier kernels.
 
     Examples
     --------
@@ -44,12 +45,12 @@ def clip_spectral_grad_value_(model: nn.Module, clip_value: float) -> None:
     model = look_through(model)
     names = list(kernels_and_axes(model))
     if not names:
-        raise MupError(f"{type(model).__name__} has no Fourier kernel, so there is nothing to clip.")
+        raise MupError(f"{type(model).__name__} has no Fourier kernels, so there are no gradients to clip.")
     for name in names:
-        # get_parameter would return only the active part of an incremental kernel.
+        # get_parameter would only return the active modes of an incremental kernel.
         owner, _, leaf = name.rpartition(".")
         parameter = own_parameters(model.get_submodule(owner))[leaf]
         if parameter is not None and (grad := parameter.grad) is not None:
-            if grad.is_complex():  # the bounds are symmetric, so the conjugate of a conjugated gradient works
+            if grad.is_complex():  # the bounds are symmetric, so clipping the conjugate is equivalent
                 grad = torch.view_as_real(grad.conj() if grad.is_conj() else grad)
             grad.clamp_(-clip_value, clip_value)

@@ -1,4 +1,4 @@
-"""Param groups from a plan, and Adam, AdamW and SGD built from them."""
+"""Build param groups from a plan, and Adam, AdamW and SGD from these groups."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from neuralop_mup.validation import check_names, check_number
 
 Builder = Callable[..., torch.optim.Optimizer]
 
-# Optimizers of torch that add weight decay to the gradient before they normalize it.
+# torch optimizers that add weight decay to the gradient before normalizing it.
 _COUPLED = (
     torch.optim.Adam,
     torch.optim.NAdam,
@@ -37,36 +37,38 @@ def param_groups(
     weight_decay: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return param groups with each parameter's μP learning rate, for any optimizer of one family.
+    """Return param groups with μP learning rates for any optimizer of the given family.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     lr : float
-        Learning rate at base, tuned on the proxy.
+        Learning rate of the base model, tuned on a small proxy model.
     optimizer : {"adam", "sgd"}, default "adam"
-        Family. ``adam``: updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion, …). ``sgd``: they
-        do (SGD, momentum). SGD uses only the width rule, because the paper's mode rule is for Adam.
+        Family of the optimizer. Use ``adam`` if updates do not scale with the gradient (Adam, AdamW, RMSprop, Adagrad, Lion,
+        …), and ``sgd`` if they do (SGD with or without momentum). SGD only uses the width rule, because the paper derives
+        the mode rule for Adam.
     weight_decay : float, optional
-        Weight decay at base. Decay is independent: each group's is divided by the rule's factor, so lr · weight_decay is
-        equal in all groups. By default groups have none, and the optimizer's applies.
+        Weight decay of the base model. Decay is independent: the weight decay of each group is divided by the rule's factor,
+        so that lr · weight_decay is the same in all groups. By default, the groups do not set a weight decay, so the
+        optimizer's own default applies.
     lr_mult : mapping, optional
-        Additional learning-rate multipliers by role, e.g. ``{"spectral": 2.0}``. They do not affect layers that do not
-        grow.
+        Additional learning-rate multipliers by role, e.g. ``{"spectral": 2.0}``. They do not affect layers that do not grow
+        with the model.
 
     Returns
     -------
     list of dict
-        One group per distinct setting, in a fixed order. Keys are ``params``, ``name`` (roles), ``lr``, ``lr_mult`` (lr
-        over the base lr), ``rule_mult`` (the rule's part of it) and, if you pass it, ``weight_decay``. With
-        ``max_n_modes`` each kernel has a separate group with ``mode_mult`` (see :func:`follow_plan`). Do not pass the
-        groups to mup's optimizers: these scale ``model.parameters()`` themselves.
+        One group per distinct setting, in a fixed order. The keys are ``params``, ``name`` (roles), ``lr``, ``lr_mult``
+        (ratio of lr to the base lr), ``rule_mult`` (the rule's contribution to this ratio) and, if you pass it,
+        ``weight_decay``. With ``max_n_modes``, each kernel has a separate group with ``mode_mult`` (see
+        :func:`follow_plan`). Do not pass these groups to mup's optimizers, which scale ``model.parameters()`` themselves.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, or a number or role is invalid.
+        If the model is not parametrized, or if a number or a role is invalid.
 
     Examples
     --------
@@ -84,14 +86,14 @@ def param_groups(
     check_number("lr", lr, tensor=True)
     if weight_decay is not None:
         check_number("weight_decay", weight_decay, tensor=True)
-    # torch.load would not read a state with numbers of NumPy.
+    # Convert NumPy scalars, because torch.load rejects states that contain them.
     lr, weight_decay = _plain(lr), _plain(weight_decay)
     multipliers = check_multipliers(lr_mult, "lr_mult")
     growing = resolved.growing if optimizer == "adam" else {}
 
     groups: dict[tuple, dict[str, Any]] = {}
     for row in resolved.plan.rows:
-        # Divide by the inverse, as mup does, for bitwise equal results.
+        # Divide by the inverse, as mup does, so that the results are bitwise equal.
         divisor = 1 / rule_mult(row, optimizer)
         multiplier, convolution = multipliers.get(row.tuned_as, 1.0), growing.get(row.name)
         settings: dict[str, Any] = {
@@ -115,12 +117,12 @@ def param_groups(
 
 
 def _plain(value: Any) -> Any:
-    """Convert a number of NumPy to a float."""
+    """Convert a NumPy scalar to a float."""
     return value if value is None or isinstance(value, torch.Tensor) else float(value)
 
 
 def number_equal_names(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Append a number to the names that several groups share."""
+    """Append a number to names that several groups share."""
     names = [group["name"] for group in groups]
     for i, (group, name) in enumerate(zip(groups, names, strict=True)):
         if names.count(name) > 1:
@@ -138,25 +140,25 @@ def MuAdam(
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
-    """Adam, or any Adam-like ``impl``, with μP learning rates.
+    """Adam, or any Adam-like optimizer ``impl``, with μP learning rates.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     lr : float, default 1e-3
-        Learning rate at base. It does not transfer between torch's Adam and neuralop's AdamW: for complex weights, torch
-        normalizes real and imaginary parts separately, and neuralop the modulus.
+        Learning rate of the base model. It does not transfer between torch's Adam and neuralop's AdamW. For complex weights,
+        torch normalizes the real and imaginary parts separately, whereas neuralop normalizes the modulus.
     impl : callable, default torch.optim.Adam
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``. A ``functools.partial`` may
-        set everything except ``lr`` and ``weight_decay``.
+        set any argument except ``lr`` and ``weight_decay``.
     weight_decay : float, default 0.0
-        Weight decay at base (see :func:`param_groups`). Its effect grows with width if ``impl`` does not decouple it, as
-        in torch's Adam, and a warning reports this. Prefer :func:`MuAdamW`.
+        Weight decay of the base model (see :func:`param_groups`). If ``impl`` does not decouple weight decay, as in torch's
+        Adam, its effect grows with width and a warning is raised. Prefer :func:`MuAdamW`.
     lr_mult : mapping, optional
-        Learning-rate multipliers by role.
+        Additional learning-rate multipliers by role.
     **kwargs
-        Arguments of ``impl``: ``betas``, ``eps``, … torch does not support ``fused=True`` for complex kernels.
+        Arguments of ``impl``, such as ``betas`` and ``eps``. torch does not support ``fused=True`` for complex kernels.
 
     Returns
     -------
@@ -166,7 +168,7 @@ def MuAdam(
     Raises
     ------
     MupError
-        If the model is not parametrized, a number or argument is invalid, ``impl`` belongs to the other family, or ``impl``
+        If the model is not parametrized, if an argument is invalid, if ``impl`` belongs to the other family, or if ``impl``
         is a partial that sets ``lr`` or ``weight_decay``.
 
     Examples
@@ -184,12 +186,12 @@ def MuAdam(
     >>> optimizer = nm.MuAdam(model, lr=8e-3, impl=AdamW, weight_decay=1e-4)
     """
     built = _build(model, impl, lr, "adam", weight_decay, lr_mult, kwargs)
-    # In newer versions of torch, AdamW is a subclass of Adam.
+    # In recent versions of torch, AdamW is a subclass of Adam.
     coupled = isinstance(built, _COUPLED) and not isinstance(built, torch.optim.AdamW)
     if weight_decay and coupled and not any(group.get("decoupled_weight_decay") for group in built.param_groups):
         warnings.warn(
-            f"torch.optim.{type(built).__name__} adds weight decay to the gradient and normalizes both, so its effect "
-            f"changes with width. Use neuralop_mup.MuAdamW(model, lr=…, weight_decay={weight_decay:g}).",
+            f"torch.optim.{type(built).__name__} adds weight decay to the gradient before normalizing it, so the effect of "
+            f"weight decay changes with width. Use neuralop_mup.MuAdamW(model, lr=…, weight_decay={weight_decay:g}).",
             stacklevel=3,
         )
     return built
@@ -204,7 +206,7 @@ def MuAdamW(
     weight_decay: float = 1e-2,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
-    """AdamW, or a similar ``impl``, with μP learning rates and independent weight decay.
+    """AdamW, or a similar optimizer ``impl``, with μP learning rates and independent weight decay.
 
     Parameters
     ----------
@@ -213,7 +215,7 @@ def MuAdamW(
     impl : callable, default torch.optim.AdamW
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer, e.g. ``neuralop.training.AdamW``.
     weight_decay : float, default 0.01
-        Weight decay at base (see :func:`param_groups`).
+        Weight decay of the base model (see :func:`param_groups`).
     **kwargs
         Further arguments of :func:`MuAdam`, including ``lr_mult``.
 
@@ -225,7 +227,7 @@ def MuAdamW(
     Raises
     ------
     MupError
-        In the same cases as :func:`MuAdam`.
+        See :func:`MuAdam`.
 
     Examples
     --------
@@ -249,10 +251,10 @@ def MuSGD(
     lr_mult: Mapping[str, float] | None = None,
     **kwargs: Any,
 ) -> torch.optim.Optimizer:
-    """SGD, or any SGD-like ``impl``, with μP learning rates.
+    """SGD, or any SGD-like optimizer ``impl``, with μP learning rates.
 
-    SGD uses only the width rule, because the mode rules are for Adam. Parametrize with ``rule="none"`` for SGD; otherwise
-    only the initialization of kernels depends on modes.
+    SGD only uses the width rule, because the mode rules are derived for Adam. Parametrize the model with ``rule="none"`` for
+    SGD. With other rules, the initialization of kernels depends on the modes but their learning rates do not.
 
     Parameters
     ----------
@@ -261,7 +263,7 @@ def MuSGD(
     impl : callable, default torch.optim.SGD
         ``impl(groups, lr=…, **kwargs)`` builds the optimizer.
     **kwargs
-        Arguments of ``impl``: ``momentum``, ``nesterov``, …
+        Arguments of ``impl``, such as ``momentum`` and ``nesterov``.
 
     Returns
     -------
@@ -271,7 +273,7 @@ def MuSGD(
     Raises
     ------
     MupError
-        In the same cases as :func:`MuAdam`.
+        See :func:`MuAdam`.
 
     Examples
     --------
@@ -292,27 +294,28 @@ def _build(
     lr_mult: Mapping[str, float] | None,
     kwargs: Mapping[str, Any],
 ) -> torch.optim.Optimizer:
-    """Build the optimizer from the plan's groups, and attach the hooks that keep it on the plan."""
+    """Build the optimizer from the plan's groups, and attach the hooks of :func:`follow_plan`."""
     for key in ("lr", "weight_decay"):
         if isinstance(impl, partial) and key in impl.keywords:
             raise MupError(
-                f"impl is a partial with {key}={impl.keywords[key]!r}, which the {key} of each group would replace. Pass "
-                f"{key}={impl.keywords[key]!r} as an argument next to impl."
+                f"impl is a partial with {key}={impl.keywords[key]!r}, but the {key} of each param group would override "
+                f"it. Pass {key}={impl.keywords[key]!r} as a separate argument instead."
             )
     groups = param_groups(model, lr, family, weight_decay=weight_decay, lr_mult=lr_mult)
     try:
         optimizer = impl(groups, lr=_plain(lr), **kwargs)
-    except (TypeError, ValueError) as error:  # an argument, or the groups: LBFGS supports none
+    except (TypeError, ValueError) as error:  # invalid argument, or no support for groups, as in LBFGS
         check_names([name for name in kwargs if repr(name) in str(error)], MuAdam, impl)
         raise MupError(
-            f"{getattr(impl, '__name__', 'impl')} does not accept param groups or these arguments: {error}. Pass an "
-            "optimizer that supports several groups, such as impl=torch.optim.AdamW, and its arguments."
+            f"{getattr(impl, '__name__', 'impl')} does not accept param groups or one of the arguments: {error}. Pass an "
+            "optimizer that supports several groups, such as impl=torch.optim.AdamW, and only arguments that it accepts."
         ) from error
     theirs = family_of(optimizer)
     if theirs not in (None, family):
         raise MupError(
-            f"{type(optimizer).__name__} belongs to the family {theirs!r}, but these groups are for {family!r}. Use "
-            f"neuralop_mup.{'MuSGD' if theirs == 'sgd' else 'MuAdam'}(model, lr=…, impl=…) with a rate tuned for it."
+            f"{type(optimizer).__name__} belongs to the family {theirs!r}, but these groups are for the family {family!r}. "
+            f"Use neuralop_mup.{'MuSGD' if theirs == 'sgd' else 'MuAdam'}(model, lr=…, impl=…) with a learning rate tuned "
+            "for this optimizer."
         )
     if hasattr(optimizer, "register_step_pre_hook"):  # impl may return a wrapper without hooks
         follow_plan(model, optimizer, family)

@@ -1,28 +1,29 @@
-"""The effective learning rate of a param group: what its next step is made with.
+"""Compute the effective learning rate of a param group, which its next step uses.
 
-``group["lr"]`` belongs to the user and the scheduler. The package never writes it after construction; it stores factors
-beside it, so that schedulers of closed form, copies and checkpoints keep working:
+Only the user and the scheduler change ``group["lr"]``. The package does not modify it after construction. Instead, it stores
+factors under separate keys, so that closed-form schedulers, copies and checkpoints keep working:
 
     effective rate = lr · mode_mult · learned_mult · depth_mult · schedule_factor(base_scale, steps, peak, cooldown; taken).
 
 ====================  ================================================================================================
 key                   meaning
 ====================  ================================================================================================
-``mode_mult``         the rule's multiplier now over ``rule_mult``, where modes grow in training
+``mode_mult``         ratio of the rule's current multiplier to ``rule_mult`` if modes grow during training
                       (:mod:`neuralop_mup.optim.lr_hooks`)
-``learned_mult``      factor that :class:`neuralop_mup.LearnedRates` learns
-``depth_mult``        MuSOAP: the same for depth: the first step measures it, ``rule_mult`` has an estimate
+``learned_mult``      factor learned by :class:`neuralop_mup.LearnedRates`
+``depth_mult``        MuSOAP: correction of ``rule_mult``, which uses an estimate, for the measured depth
                       (:mod:`neuralop_mup.optim.musoap.depth`)
 ``base_scale``        MuSOAP: factor of a default rate whose number of steps changed, or "anytime"
-``steps``             MuSOAP: step at which the training ends
+``steps``             MuSOAP: step at which training ends
 ``peak``              MuSOAP: largest rate so far, and the step at which its cosine begins
 ``cooldown``          MuSOAP: first step, length and first rate of a cooldown
 ====================  ================================================================================================
 
-These enter the rate: six, and ``learned_mult`` of contrib. Others describe the group: ``rule_mult`` is the rule's multiplier
-and ``lr_mult`` that times the user's, both already in ``lr``; ``base_lr`` is the rate at base; ``own_rule`` marks groups
-whose multiplier does not come from the plan (MuSOAP's matrices); ``taken`` counts steps. Two are results for loggers:
-``schedule_factor``, and ``step_lr``, the effective rate of the last step.
+The effective rate depends on the keys in this table. Other keys describe the group. ``rule_mult`` is the rule's multiplier,
+and ``lr_mult`` is its product with the user's multiplier. ``lr`` already includes both. ``base_lr`` is the learning rate of
+the base model. ``own_rule`` marks groups with a multiplier that does not come from the plan (MuSOAP's matrices). ``taken``
+counts steps. Two keys are results for loggers: ``schedule_factor``, and ``step_lr``, which is the effective rate of the last
+step.
 """
 
 from collections.abc import Mapping
@@ -30,27 +31,27 @@ from typing import Any
 
 import torch
 
-#: Keys of a group that are factors of its rate.
+#: Keys of a group that hold factors of its learning rate.
 FACTORS = ("mode_mult", "learned_mult", "depth_mult", "schedule_factor")
 
 
 def factors(group: Mapping[str, Any]) -> dict[str, float]:
-    """Return the factors on a group's ``lr``, by name."""
+    """Return the factors that multiply a group's ``lr``, by name."""
     return {name: float(group[name]) for name in FACTORS if name in group}
 
 
 def unscheduled_lr(group: Mapping[str, Any]) -> Any:
-    """Return :func:`effective_lr` without the factor that ends the training."""
+    """Return :func:`effective_lr` without ``schedule_factor``."""
     return group["lr"] * (group.get("mode_mult", 1.0) * group.get("learned_mult", 1.0) * group.get("depth_mult", 1.0))
 
 
 def effective_lr(group: Mapping[str, Any]) -> Any:
-    """Return the learning rate of a group's next step: a number, or a tensor if ``lr`` is one."""
+    """Return the learning rate of a group's next step, which is a tensor if ``lr`` is a tensor."""
     return unscheduled_lr(group) * group.get("schedule_factor", 1.0)
 
 
 def effective_decay(group: Mapping[str, Any]) -> float:
-    """Return the weight decay of a group's next step. Decay is independent: ``depth_mult`` is divided out."""
+    """Return the weight decay of a group's next step, which is divided by ``depth_mult`` to keep decay independent."""
     return group["weight_decay"] / group["depth_mult"]
 
 

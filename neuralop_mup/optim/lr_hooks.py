@@ -1,4 +1,4 @@
-"""Hooks on an optimizer that keep its learning rates on the plan: while modes grow, and while schedulers change them."""
+"""Optimizer hooks that make learning rates follow the plan while modes grow and schedulers change the rates."""
 
 import math
 import warnings
@@ -22,38 +22,40 @@ from neuralop_mup.optim.learning_rate import unscheduled_lr
 from neuralop_mup.optim.resolved_model import Groups, ResolvedModel, parameters_of, present_plan, resolve, rule_mult
 from neuralop_mup.torch_private import not_compiled
 
-# Keys that are not copied back from the groups of a step view: its ``lr`` includes the factors.
+# Keys that are not copied back from the groups of a step view, because its ``lr`` and ``weight_decay`` include the factors.
 _STEP_ONLY = ("lr", "weight_decay", "mode_mult", "learned_mult")
 
 
 def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str | None = None) -> None:
-    """Keep an optimizer on its model's plan at every step. The optimizers of neuralop_mup call it themselves.
+    """Make an optimizer follow its model's plan at every step.
 
-    A hook on ``optimizer.step`` does two things:
+    This package's optimizers call this function themselves. It attaches a hook to ``optimizer.step`` that does two things:
 
     1. It adapts each kernel's learning rate to the current modes (``model.n_modes = …``, ``IncrementalFNOTrainer``). It
        updates the group's ``mode_mult`` and applies it during the step. ``lr`` does not change, and weight decay stays
        independent.
-    2. It warns once if learning rates lose the plan's ratios, e.g. because a scheduler sets absolute values.
+    2. It warns once if the learning rates no longer have the plan's ratios, e.g. because a scheduler sets absolute values.
 
-    Call it if you build the optimizer from :func:`~neuralop_mup.param_groups`, and after copying or unpickling an optimizer,
-    which removes hooks (``load_state_dict`` keeps them). If an optimizer trains several models, call it for each. If it
-    wraps another one (accelerate's, Lightning's), the inner one gets the hooks.
+    Call it if you build the optimizer from :func:`~neuralop_mup.param_groups`. Also call it after copying or unpickling an
+    optimizer, which removes hooks (``load_state_dict`` keeps them). If an optimizer trains several models, call it once for
+    each model. If the optimizer is a wrapper, such as accelerate's or Lightning's, the hooks are attached to the wrapped
+    optimizer.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     optimizer : torch.optim.Optimizer
-        An optimizer of all or some of this model's :func:`~neuralop_mup.param_groups`.
+        An optimizer that was built from all or some of this model's :func:`~neuralop_mup.param_groups`.
     family : {"adam", "sgd"}, optional
-        Family of the groups. The default is "sgd" for torch's SGD and ASGD, otherwise "adam". SGD has no mode rule.
+        Family of the groups. The default is "sgd" for torch's SGD and ASGD, otherwise "adam". For SGD there is no mode rule.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, or the groups belong to another model. In ``optimizer.step``, if modes are
-        invalid, or kernels of one group changed differently (build the model with ``max_n_modes`` for separate groups).
+        If the model is not parametrized, or if the groups belong to another model. In ``optimizer.step``, if modes are
+        invalid, or if the modes of several kernels in one group changed by different factors. (With ``max_n_modes``, each
+        kernel has a separate group.)
 
     Examples
     --------
@@ -70,9 +72,10 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
     family = family or family_of(optimizer) or "adam"
     if {*resolved.parameters.values()}.isdisjoint(parameters_of(optimizer.param_groups)):
         raise MupError(
-            "The optimizer contains no parameter of this model. Build it from neuralop_mup.param_groups(model, lr=…)."
+            "The optimizer contains no parameters of this model. Build it from neuralop_mup.param_groups(model, lr=…)."
         )
-    # Check the ratios at construction, without kernels, because their ratios change with the modes.
+    # Check the ratios at construction for all parameters except kernels, because the ratios of kernels change with the
+    # modes.
     built = [{**group, "lr": group.get("lr_mult", group["lr"]), "base_lr": 1.0} for group in optimizer.param_groups]
     check_groups(resolved, built, family, resolved.parameters.keys() - resolved.mode_kernels.keys())
     former = getattr(optimizer, LR_HOOKS, None)
@@ -81,29 +84,30 @@ def follow_plan(model: nn.Module, optimizer: torch.optim.Optimizer, family: str 
 
 
 class LrHooks:
-    """The hooks of :func:`follow_plan`. They hold the models; what they decide depends on groups and modes only.
+    """Hooks that :func:`follow_plan` attaches to an optimizer.
 
-    torch calls ``step`` with the arguments that a pre-hook returns, and the first is the optimizer (tested in
-    ``tests/optim/test_growing.py``). So the step runs on a *step view*: another object of the same class that shares the
-    state, with separate groups that have the learning rates of this step. The optimizer's groups do not change. If a step
-    raises, there is nothing to undo, and schedulers, copies and checkpoints always see the user's learning rates.
+    torch calls ``step`` with the arguments that a pre-hook returns. The first of these is the optimizer itself (tested in
+    ``tests/optim/test_growing.py``), so the pre-hook can replace it. The step then runs on a *step view*. This is another
+    object of the same class that shares the state but has separate groups with the learning rates of this step. The
+    optimizer's own groups do not change. Nothing needs to be restored if a step raises, and schedulers, copies and
+    checkpoints always see the user's learning rates.
 
-    Two alternatives fail. torch has no hook after a step that raises, to restore ``lr``. And schedulers of closed form
-    overwrite an ``lr`` that is multiplied once.
+    Two alternatives do not work. Changing ``lr`` only during the step fails because torch calls no hook after a step that
+    raises, so ``lr`` could not be restored. Multiplying ``lr`` once fails because closed-form schedulers overwrite it.
     """
 
     def __init__(self, models: Sequence[ResolvedModel], of: type[torch.optim.Optimizer], family: str) -> None:
         self.models, self.family = models, family
         self._convs = [m.model.get_submodule(name) for m in models for name in dict.fromkeys(m.mode_kernels.values())]
         self._key: tuple | None = None
-        # Reuse the same objects, because compiled steps and captured graphs refer to them.
+        # Reuse the same objects at every step, because compiled steps and captured graphs refer to them.
         self._step_view = object.__new__(of)
         self._groups: dict[int, dict[str, Any]] = {}
-        self._lrs: dict[int, torch.Tensor] = {}  # groups with a tensor as lr
+        self._lrs: dict[int, torch.Tensor] = {}  # learning rates that are tensors, by group
         self._warned = False
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Attach the hooks after all others of the optimizer, and remove earlier hooks of this class."""
+        """Attach the hooks after all other hooks of the optimizer, and remove earlier hooks of this class."""
         for handle in getattr(getattr(optimizer, LR_HOOKS, None), "_handles", ()):
             handle.remove()
         self._handles = [
@@ -115,10 +119,10 @@ class LrHooks:
         setattr(optimizer, LR_HOOKS, self)
 
     def mode_mults(self, groups: list[dict[str, Any]]) -> list[float | None]:
-        """Return each group's rule multiplier at the current modes over ``rule_mult``; None for groups outside the plan."""
+        """Return, per group, the multiplier at the current modes divided by ``rule_mult``, or None if not in the plan."""
         key = (tuple(map(active_modes, self._convs)), *(group.get("rule_mult") for group in groups))
         if key != self._key:
-            # Invert twice, for the same bits as in param_groups.
+            # Invert twice to obtain the same bits as in param_groups.
             now = {
                 resolved.parameters[row.name]: 1 / (1 / rule_mult(row, self.family))
                 for resolved in self.models
@@ -127,10 +131,10 @@ class LrHooks:
             self._mults, self._key = [_mode_mult(group, now) for group in groups], key
         return self._mults
 
-    @not_compiled  # torch would compile it again for each number of modes, without a gain
+    @not_compiled  # torch would recompile it for each number of modes without any benefit
     def _before(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         if optimizer is self._step_view:
-            return None  # torch calls hooks again if the step of a subclass calls its parent's
+            return None  # torch calls hooks again if a subclass's step calls super().step()
         groups = optimizer.param_groups
         for resolved in self.models:
             _check_holds(resolved, groups)
@@ -150,7 +154,7 @@ class LrHooks:
 
     @not_compiled
     def _after(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-        """Copy attributes and entries of groups that the step wrote back from the view, and clear the view."""
+        """Copy the attributes and group entries that the step wrote from the view to the optimizer, then clear the view."""
         stepped = args[0]
         if stepped is optimizer:
             return
@@ -161,8 +165,8 @@ class LrHooks:
         vars(stepped).clear()
 
     def _step_group(self, i: int, group: dict[str, Any]) -> dict[str, Any]:
-        """Return group ``i`` with its effective settings. Weight decay is independent of ``mode_mult``."""
-        # MuSOAP's first step sets depth_mult, so it is not applied here.
+        """Return group ``i`` of the step view, with effective learning rate and independent weight decay."""
+        # MuSOAP's step sets and applies depth_mult, so it is not applied here.
         own, lr = self._groups.setdefault(i, {}), unscheduled_lr({**group, "depth_mult": 1.0})
         if isinstance(lr, torch.Tensor) and not lr.requires_grad:
             lr = self._lrs.setdefault(i, lr).copy_(lr)
@@ -173,7 +177,7 @@ class LrHooks:
 
 
 def _convert_averages(optimizer: torch.optim.Optimizer) -> None:
-    """Convert averages of complex parameters to the parameters' precision. torch converts only real ones."""
+    """Convert averages of complex parameters to the parameters' precision, because torch only converts real averages."""
     for p, state in optimizer.state.items():
         for name, value in state.items() if p.is_complex() else ():
             if torch.is_tensor(value) and value.is_complex():
@@ -181,7 +185,7 @@ def _convert_averages(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _check_holds(resolved: ResolvedModel, groups: Groups) -> None:
-    """Raise MupError if the model no longer uses the optimizer's tensors."""
+    """Raise MupError if the model's parameters are no longer the optimizer's tensors."""
     name, first = next(iter(resolved.parameters.items()))
     module, _, own = name.rpartition(".")
     if getattr(resolved.model.get_submodule(module), own, first) is first:
@@ -189,7 +193,8 @@ def _check_holds(resolved: ResolvedModel, groups: Groups) -> None:
     if {*resolved.model.parameters()}.isdisjoint(parameters_of(groups)):
         raise MupError(
             "The model's tensors were replaced after this optimizer was built, e.g. by neuralop_mup.shard or "
-            "load_state_dict(assign=True), so a step would change nothing. Build the optimizer afterwards."
+            "load_state_dict(assign=True), so a step would not change the model. Build the optimizer after this "
+            "replacement."
         )
 
 
@@ -199,7 +204,7 @@ def _mode_mult(group: Mapping[str, Any], now: Mapping[nn.Parameter, float]) -> f
     mults = [now[p] / group["rule_mult"] for p in group["params"] if p in now] or [1.0]
     if not math.isclose(min(mults), max(mults), rel_tol=1e-9):
         raise MupError(
-            f"Modes changed, so parameters of the group {group.get('name')!r} need different learning rates. Build the "
-            "model with max_n_modes=…, which gives each kernel a separate group."
+            f"The modes changed, so the parameters of group {group.get('name')!r} now need different learning rates. Build "
+            "the model with max_n_modes=…, so that each kernel has a separate group."
         )
     return max(mults)

@@ -1,4 +1,4 @@
-"""The table of a model's parameters, with the learning rates of an optimizer."""
+"""Tabulate a model's parameters and the learning rates of an optimizer."""
 
 from dataclasses import replace
 
@@ -13,26 +13,26 @@ from neuralop_mup.optim.learning_rate import effective_lr
 
 
 def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Plan:
-    """Return the plan of a model: role, shapes and multipliers of each parameter, and why.
+    """Return a model's plan, which lists each parameter's role, shapes and multipliers and explains them.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model.
     optimizer : torch.optim.Optimizer, optional
-        Built for the model. The table then has a column with each parameter's effective learning rate. The column ``lr ×``
-        is for Adam-like optimizers. MuSOAP updates kernels and hidden layers by the update size ``lr``, which only depends
-        on depth; the column ``lr`` marks these rates with "size".
+        Optimizer of the model. If given, the table has an additional column ``lr`` with the effective learning rate of each
+        parameter. The column ``lr ×`` applies to Adam-like optimizers. For kernels and hidden layers, MuSOAP's ``lr`` is an
+        update size that only depends on depth, and the column ``lr`` marks it with "size".
 
     Returns
     -------
     Plan
-        Print it, or call ``.to_markdown()`` or ``.to_json()``.
+        The plan. Print it, or call ``.to_markdown()`` or ``.to_json()``.
 
     Raises
     ------
     MupError
-        If the model is not parametrized, or the optimizer holds none of its parameters.
+        If the model is not parametrized, or if the optimizer contains none of its parameters.
 
     Examples
     --------
@@ -55,6 +55,7 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
         lrs |= {names[p]: lr for p in group["params"] if p in names}
     if set(lrs.values()) == {"not in it"}:
         raise MupError(
-            f"This {type(optimizer).__name__} holds no parameter of the model. Pass the optimizer that was built for it."
+            f"This {type(optimizer).__name__} contains no parameters of the model. Pass the optimizer that was built for "
+            "the model."
         )
     return replace(plan, lrs=lrs)

@@ -1,7 +1,7 @@
-"""Descriptions of the layers of torch, neuraloperator and PhysicsNeMo. Importing this package registers them.
+"""Describe the layers of torch, neuraloperator and PhysicsNeMo. Importing this package registers the descriptions.
 
-The module ``registry`` defines the descriptions. neuraloperator's main branch also has version 2.0.0, so layers that exist
-only in some versions are looked up by name.
+The module ``registry`` defines the classes of descriptions. neuraloperator's main branch and its release share the version
+number 2.0.0, so layers that only exist in some versions are looked up by name.
 """
 
 import neuralop.models

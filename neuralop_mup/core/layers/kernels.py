@@ -1,4 +1,4 @@
-"""Spectral convolutions: dense and separable kernels, and the factors of Tucker, CP and tensor-train kernels."""
+"""Describe spectral convolutions: dense and separable kernels, and the factors of Tucker, CP and tensor-train kernels."""
 
 from typing import Any
 
@@ -14,24 +14,24 @@ from neuralop_mup.errors import MupError
 
 
 def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[int, ...], init: str) -> Description:
-    """Return descriptions of the tensors of a kernel, dense or factorized.
+    """Return descriptions of the tensors of a dense or factorized kernel.
 
     A factorized kernel is a network of small linear maps from its inputs (channels, and one mode on each axis) to its output
-    channels. Each factor sums over some indices (``in``, ``rank_in``) and produces others (``rank_out``, ``out``). Each rank
-    index is produced by one factor and summed by the next.
+    channels. Each factor sums over some indices (``in``, ``rank_in``) and produces others (``rank_out``, ``out``). One
+    factor produces a rank index, and the next factor sums over it.
 
     Parameters
     ----------
     weight : torch.nn.Module
-        The (factorized) tensor. An unknown type gives an empty description.
+        The dense or factorized tensor. For an unknown type, the description is empty.
     prefix : str
-        Prefix of its name in the layer, ending in a dot.
+        Prefix of the tensor's name in the layer, ending in a dot.
     axes : tuple of str
         Kinds of the kernel's dimensions.
     sizes : tuple of int
-        Logical sizes of the dimensions: active modes on mode axes.
+        Logical sizes of the dimensions, with active modes on mode axes.
     init : {"mean_fan", "fan_out"}
-        Rule for neuralop's target std.
+        Formula for neuralop's target standard deviation.
     """
     real = ("pair",) if isinstance(weight, ComplexHandler) else ()  # complex numbers stored as pairs
 
@@ -50,7 +50,7 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     if isinstance(weight, TTTensor):
         root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
         for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
-            # From both ends (outer rank 1), the train runs towards the factor of the output channels.
+            # From both ends, which have outer rank 1, the maps of the train lead to the factor with the output channels.
             left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
             right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
             params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)
@@ -60,14 +60,15 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
         params[parts[0]] = factor(tuple("rank_out" if out else "rank_in" for out in is_out), ranks, parts, 0.5)
     else:
         parts, ranks = names, (int(weight.rank),) * len(axes)
-        # One weight per rank-one term: ones, or pairs (1, 0) with root mean square 1/√2.
+        # Each rank-one term has a weight, which is initially 1, or the pair (1, 0) with root mean square 1/√2.
         params[f"{prefix}weights"] = Param(
             "spectral",
             ("rank_out", *real),
             lambda shape: 0.5**0.5 if real else 1.0,
             draw=lambda tensor, std: (torch.view_as_complex(tensor) if real else tensor).fill_(1),
         )
-    # A factor (size, rank) maps channels or a mode to the rank index; the output's factor maps the rank index to channels.
+    # A factor (size, rank) maps channels or a mode to the rank index. The factor of the output maps the rank index to
+    # channels.
     for name, kind, out, shape in zip(names, axes, is_out, zip(sizes, ranks, strict=True), strict=True):
         params[name] = factor((kind, "rank_in" if out else "rank_out"), shape, parts, 0.5)
     return params
@@ -80,7 +81,7 @@ def convolution_params(
     modes: tuple[tuple[str, ...], tuple[int, ...]],
     bias: tuple[str, ...],
 ) -> Description:
-    """Describe kernels (lead, in, out, modes) or separable (lead, channels, modes), and a bias with the kernel's std."""
+    """Describe dense (lead, in, out, modes) or separable (lead, channels, modes) kernels, and a bias with their std."""
     separable = len(channels) == 1
     init = "fan_out" if separable else "mean_fan"
     mode_kinds, mode_sizes = modes
@@ -105,11 +106,11 @@ def channels_of(layer: Any) -> tuple[int, ...]:
 
 @layer_type(SpectralConv)
 def spectral_conv(layer: SpectralConv) -> Description:
-    """Describe a complex kernel (in, out, modes…) and bias (out, 1, …); real data halves the last mode axis."""
+    """Describe a complex kernel (in, out, modes…) and a bias (out, 1, …). Real data halves the last mode axis."""
     if isinstance(layer.max_n_modes, int) or any(n > m for n, m in zip(layer.n_modes, layer.max_n_modes, strict=True)):
         raise MupError(
-            f"n_modes (stored: {layer.n_modes}) must not exceed max_n_modes = {layer.max_n_modes} on any axis, because "
-            "neuralop would slice an empty kernel. Raise max_n_modes or lower n_modes."
+            f"n_modes must not exceed max_n_modes={layer.max_n_modes} on any axis, got n_modes={layer.n_modes}. neuralop "
+            "would slice an empty kernel. Increase max_n_modes or reduce n_modes."
         )
     active = tuple(int(n) for n in layer.n_modes)
     kinds = (*("modes",) * (len(active) - 1), "modes" if layer.complex_data else "modes_half")
@@ -119,7 +120,7 @@ def spectral_conv(layer: SpectralConv) -> Description:
 
 @layer_type(LegacySpectralConv)
 def legacy_spectral_conv(layer: LegacySpectralConv) -> Description:
-    """Describe one real-stored kernel (in, out, K…) per quadrant and layer, or one joint tensor."""
+    """Describe one kernel (in, out, K…), stored as real numbers, per quadrant and layer, or one joint tensor."""
     modes = (("modes_single",) * layer.order, tuple(layer.half_n_modes))
     bias = ("fixed", "out", *("fixed",) * layer.order)
     if isinstance(layer.weight, nn.ModuleList):

@@ -1,4 +1,4 @@
-"""Parameters that models hold directly, parallel children of layers, and constructor arguments under other names."""
+"""Describe parameters that neuralop's models own directly, parallel layers, and renamed constructor arguments."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ BESIDE[CODALayer] = ("Key", "Query")
 
 @layer_type(UQNO)
 def uqno(model: UQNO) -> Description:
-    """Describe the second model as a copy of the first. The constructor copies it by default."""
+    """Describe the second model as a copy of the first, which the constructor creates by default."""
     return {"residual_model": Copy("base_model")}
 
 
 @layer_type(CODANO)
 def codano(model: CODANO) -> Description:
-    """Describe class token and positional encodings: standard normal Fourier coefficients."""
+    """Describe the class token and the positional encodings, which are standard normal Fourier coefficients."""
     modes = ("modes",) * model.n_dim
     drawn: dict[str, Any] = {"init": lambda shape: 1.0, "draw": normal}
     encodings = [f"positional_encoding.{key}" for key in getattr(model, "positional_encoding", {})]
@@ -31,7 +31,7 @@ def codano(model: CODANO) -> Description:
 
 
 def uno(model: Any) -> dict[str, Any]:
-    """Return the arguments of UNO. It stores skips as tuples of one, the rest in the first block and horizontal skip."""
+    """Return the arguments of UNO that it stores in one-element tuples, in the first block or in the horizontal skip."""
     block, skips = model.fno_blocks[0], list(model.horizontal_skips.values())
     skip_types = {"Flattened1dConv": "linear", "SoftGating": "soft-gating", "Identity": "identity"}
     norm_types = {"GroupNorm": "group_norm", "InstanceNorm": "instance_norm", "BatchNorm": "batch_norm", "AdaIN": "ada_in"}
@@ -45,7 +45,7 @@ def uno(model: Any) -> dict[str, Any]:
 
 
 def codano_arguments(model: Any) -> dict[str, Any]:
-    """Return the arguments of CODANO, kept under other names. Its constructor halves the encoding's last modes in place."""
+    """Return the arguments of CODANO that it stores under other names or, for the encoding's last modes, halves in place."""
     layer, modes = model.attention_layers[0], model.positional_encoding_modes
     lifting, projection = model.lifting or None, model.projection
     return {

@@ -1,7 +1,7 @@
-"""Descriptions of layers' parameters, and the registry of described layers.
+"""Define descriptions of layers' parameters, and the registry of described layers.
 
-A layer type has one description, as a layer in the middle of a model, with input and output channels that grow with width.
-In a given model, :mod:`neuralop_mup.core.width_dims` infers which channels grow.
+Each layer type has one description. It treats the layer as part of the middle of a model, so that its input and output
+channels grow with width. For a specific model, :mod:`neuralop_mup.core.width_dims` infers which channels grow.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,38 +18,39 @@ from neuralop_mup.errors import MupError, nearest
 
 @dataclass(frozen=True)
 class Param:
-    """Describe one parameter of a layer in the middle of a model, and its default initialisation.
+    """Description of one parameter of a layer in the middle of a model, including its default initialisation.
 
     Attributes
     ----------
     role : {"input", "hidden", "readout", "vector", "spectral"}
-        Row of the rules' table. Use ``hidden`` for every matrix; inputs and readouts are inferred.
+        Role of the parameter, which selects the rule. Use ``hidden`` for every matrix, because inputs and readouts are
+        inferred.
     axes : tuple of str
-        Kind of each dimension. Channels: ``in``, ``out`` (may grow with width), ``in_fixed``, ``out_fixed`` (never grow).
-        Modes: ``modes``, ``modes_half`` (last axis of a real transform, n_modes // 2 + 1 entries), ``modes_single`` (one
-        sign, K entries). Others: ``rank_in``, ``rank_out`` (rank index that a factor sums over, or produces), ``pair``
-        (real and imaginary part), ``fixed``.
+        Kind of each dimension. For channels, use ``in`` and ``out`` if they may grow with width, otherwise ``in_fixed`` and
+        ``out_fixed``. For modes, use ``modes``, ``modes_half`` (last axis of a real transform, with n_modes // 2 + 1
+        entries) or ``modes_single`` (one sign of each mode, with K entries). Other kinds are ``rank_in`` and ``rank_out``
+        (rank index that a factor sums over or produces), ``pair`` (real and imaginary part) and ``fixed``.
     init : {"fan_in", "mean_fan", "fan_out", "positive", "constant"} or callable, default "constant"
         How the default initialisation depends on the layer's fans (:func:`neuralop_mup.core.rules.default_std`), or a
-        function from the parameter's logical shape to its root mean square. ``constant`` is only for vectors.
+        function that maps the parameter's logical shape to its root mean square. ``constant`` is only allowed for vectors.
     draw : callable, optional
-        ``draw(tensor, root mean square)`` draws the tensor in place. Needed only on the meta device, for parameters that
-        the layer's ``reset_parameters`` does not draw.
+        ``draw(tensor, root_mean_square)`` draws the tensor in place. It is only needed for models on the meta device, and
+        only for parameters that the layer's ``reset_parameters`` does not draw.
     init_of : str or tuple of str, optional
-        Sibling parameter with the fans for the default initialisation, e.g. the weight for a bias. For a factorized kernel,
-        name all factors. Default: the parameter itself.
+        Sibling parameter whose fans determine the default initialisation, e.g. the weight for a bias. For a factorized
+        kernel, list all factors. Default: the parameter itself.
     shape : tuple of int, optional
-        Logical shape if it differs from the tensor's: a kernel's active modes under ``max_n_modes``.
+        Logical shape, if it differs from the shape of the tensor because a kernel has fewer active modes (``max_n_modes``).
     rank_power : float, optional
-        For a factor of the kernel ``init_of``: see :func:`neuralop_mup.core.rules.factor_std`.
+        Exponent for a factor of the kernel ``init_of``, see :func:`neuralop_mup.core.rules.factor_std`.
     frozen : bool, default False
         Whether the layer's constructor freezes the parameter.
     divided : bool, default False
         Whether the layer's forward pass divides its input by ``infshape.width_mult()``, as ``mup.MuReadout`` does.
     one_sign : bool, optional
-        Whether a kernel with a function as ``init`` has numbers of one sign, so their mean is not zero. A sum over n
-        channels then grows with n, not with √n, so the initialization gets one more factor 1/√r. Default: only ``positive``
-        has one sign.
+        Whether all values of a kernel have the same sign, if ``init`` is a function. Their mean is then not zero, and a sum
+        over n channels grows with n instead of √n, so the initialization gets an additional factor 1/√r. By default, only
+        ``positive`` kernels have one sign.
 
     Examples
     --------
@@ -74,12 +75,12 @@ class Param:
 
 @dataclass(frozen=True)
 class Alias:
-    """A second name for the layer's parameter ``of``. The plan lists the tensor once, under the first name.
+    """Second name for the layer's parameter ``of``. The plan lists the tensor once, under its first name.
 
     Attributes
     ----------
     of : str or None
-        Name of that parameter in the layer; None if the tensor belongs to another layer, which describes it.
+        Name of the parameter in the layer, or None if the tensor belongs to another layer, which describes it.
 
     Examples
     --------
@@ -97,7 +98,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class Copy:
-    """A child that its layer creates as a copy of the child ``of``, including weights, if both have equal shapes."""
+    """Child that its layer creates as a copy of the child ``of``, including its weights, if both have equal shapes."""
 
     of: str
 
@@ -108,43 +109,44 @@ def normal(tensor: torch.Tensor, std: float) -> None:
 
 
 def scaled_normal(tensor: torch.Tensor, std: float) -> None:
-    """Draw as :func:`normal`, with the rounding of constructors that scale standard normal numbers."""
+    """Draw as in :func:`normal`, but round like constructors that scale standard normal numbers."""
     tensor.normal_().mul_(std)
 
 
 Description = Mapping[str, "Param | Alias | Copy"]
 Describe = Callable[[Any], Description]
 
-UNKNOWN = "unknown"  # init of a parameter without a description
+UNKNOWN = "unknown"  # init of parameters without a description
 
-# Keys are types, or names for packages that are not imported here: "physicsnemo.FNO" is the class FNO of physicsnemo.
+# Keys are types, or names of classes in packages that are not imported here. For example, "physicsnemo.FNO" is the class FNO
+# of physicsnemo.
 _DESCRIBED: dict[type | str, Describe] = {}
 _OURS: set[Describe] = set()
-# Children of a layer with Fourier layers in parallel to others, which do not add to the depth.
+# Names of children that run in parallel to other children, so that their Fourier layers do not add to the depth.
 BESIDE: dict[type, tuple[str, ...]] = {}
 # Layers that a model applies at every time step.
 RECURRENT: set[type] = set()
 
 
 def register_layer(layer_type: type, params: Describe | Description) -> None:
-    """Register the parameters of a layer that this package does not know.
+    """Describe the parameters of a layer that this package does not describe.
 
-    Needed only for parameters with two growing dimensions. :func:`neuralop_mup.parametrize` recognizes all others, and the
-    usual kernels of published FNO code.
+    This is only needed for parameters with two growing dimensions. :func:`neuralop_mup.parametrize` handles all other
+    parameters, and recognizes the kernels of most published FNO code.
 
     Parameters
     ----------
     layer_type : type
-        Subclass of ``torch.nn.Module``. The registration also covers its subclasses.
+        Subclass of ``torch.nn.Module``. The registration also applies to its subclasses.
     params : mapping or callable
-        ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. For a subclass of a known layer, only
-        parameters that are new or different. A second mapping for the same class adds to the first, and replaces entries
-        with the same name. A function replaces everything.
+        ``{parameter name: Param or Alias}``, or a function ``layer -> mapping``. For a subclass of a described layer, only
+        list parameters that are new or different. A second mapping for the same class extends the first, and replaces
+        entries with the same name. A function replaces all earlier entries.
 
     Raises
     ------
     MupError
-        If ``layer_type`` is not a module class, or a role is not one of the five.
+        If ``layer_type`` is not a module class, or if a role is not one of the five roles.
 
     Examples
     --------
@@ -157,7 +159,9 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
     >>> nm.register_layer(Mixer, {"weight": nm.Param("hidden", ("out", "in"), init=lambda shape: 0.02)})
     """
     if not (isinstance(layer_type, type) and issubclass(layer_type, nn.Module)):
-        raise MupError(f"register_layer takes a torch.nn.Module class, got {layer_type!r}. Pass the class, not an instance.")
+        raise MupError(
+            f"layer_type must be a subclass of torch.nn.Module, got {layer_type!r}. Pass the class, not an instance."
+        )
     if callable(params):
         _DESCRIBED[layer_type] = params
         return
@@ -170,7 +174,7 @@ def register_layer(layer_type: type, params: Describe | Description) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Mapped:
-    """Combine a user's mappings for a class. Earlier entries count only if the layer has the parameter, unlike a typo."""
+    """User's mappings for a class. Earlier entries are ignored if the layer has no such parameter (a typo)."""
 
     mapping: Description
     newest: frozenset[str]
@@ -184,28 +188,28 @@ class _Mapped:
 
 
 def _check(cls: type, name: str, what: object, layer: nn.Module | None = None) -> None:
-    # A user's registration may list a parameter that is None in this layer (a bias), but not an unknown name.
+    # A registration may list a parameter that is None in this layer, such as a bias, but not an unknown name.
     if layer is not None and not hasattr(layer, name.partition(".")[0]):
         raise MupError(
             f"The registration of {cls.__name__} lists {name!r}, but the layer has no such parameter: "
             f"{nearest(name, [own for own, _ in layer.named_parameters()])}"
         )
-    where = f"The description of {cls.__name__} has {what!r} for {name!r}"
+    where = f"The description of {name!r} in {cls.__name__} is {what!r}"
     if isinstance(what, (Alias, Copy)):
         return
     if not isinstance(what, Param) or what.role not in ROLES:
-        raise MupError(f"{where}. Use a Param with one of the roles {', '.join(ROLES)}, or an Alias.")
+        raise MupError(f"{where}. It must be a Param with one of the roles {', '.join(ROLES)}, or an Alias.")
     if not set(what.axes) <= set(AXES):
         raise MupError(f"{where}. Each axis must be one of {', '.join(AXES)}.")
     if what.role != "vector" and what.init == "constant":
         raise MupError(
-            f"{where}. Add its initialisation: init='fan_in' for torch's default, 'mean_fan' for a kernel, or a function of "
-            "the shape that returns the root mean square, such as init=lambda shape: 0.02."
+            f"{where}. It has no initialisation. Add init='fan_in' for torch's default, init='mean_fan' for a kernel, or a "
+            "function of the shape that returns the root mean square, such as init=lambda shape: 0.02."
         )
 
 
 def layer_type(*types: type | str) -> Callable[[Describe], Describe]:
-    """Decorate a description in this package; name classes of optional packages as "top package.class"."""
+    """Register a description in this package. Classes of optional packages are named "top-level package.class"."""
 
     def register(function: Describe) -> Describe:
         _DESCRIBED.update(dict.fromkeys(types, function))
@@ -216,15 +220,16 @@ def layer_type(*types: type | str) -> Callable[[Describe], Describe]:
 
 
 def described_as(cls: type) -> list[Describe]:
-    """Return the descriptions registered for exactly this class, by type and by name."""
+    """Return the descriptions that are registered for exactly this class, by type or by name."""
     keys = (cls, f"{cls.__module__.partition('.')[0]}.{cls.__name__}")
     return [_DESCRIBED[key] for key in keys if key in _DESCRIBED]
 
 
 def describe(layer: nn.Module) -> dict[str, tuple[Param | Alias | Copy, Describe]]:
-    """Return each described parameter of a layer with the function that describes it; empty for unknown types.
+    """Return each described parameter of a layer with the function that describes it.
 
-    Descriptions of parent classes fill in the names that a class does not describe.
+    Names that a class does not describe are taken from the descriptions of its base classes. The result is empty for unknown
+    types.
     """
     found: dict[str, tuple[Param | Alias | Copy, Describe]] = {}
     for cls in type(layer).__mro__:
@@ -241,9 +246,9 @@ def is_users(function: Describe) -> bool:
 
 
 def registration(params: Mapping[str, str], owner: str, layer: str) -> str:
-    """Return a line that registers parameters; ``params`` has the Python text of each description.
+    """Return a line of Python code that registers parameters with the descriptions in ``params``.
 
-    The parameters of a list are registered with the layer that owns the list.
+    Parameters in a ParameterList or ParameterDict are registered with the layer that owns it.
     """
     if layer in ("ParameterList", "ParameterDict"):
         whose, _, kept = owner.rpartition(".")

@@ -1,4 +1,4 @@
-"""Layers that neuralop provides only with torch_harmonics installed."""
+"""Describe layers that neuralop only provides if torch_harmonics is installed."""
 
 from neuralop.layers.discrete_continuous_convolution import DiscreteContinuousConv
 from neuralop.layers.spherical_convolution import SphericalConv
@@ -9,7 +9,7 @@ from neuralop_mup.core.layers.registry import Description, Param, layer_type
 
 @layer_type(SphericalConv)
 def spherical_conv(layer: SphericalConv) -> Description:
-    """Describe a real-stored kernel (in, out, degrees); all orders of a degree share one entry."""
+    """Describe a kernel (in, out, degrees), stored as real numbers. All orders of a degree share one entry."""
     stored = tuple(layer.weight.shape)[len(channels_of(layer)) :]
     active = tuple(min(n, m) for n, m in zip(layer.n_modes, stored, strict=False))
     modes = (("modes_single",) * len(active), active)
@@ -18,9 +18,9 @@ def spherical_conv(layer: SphericalConv) -> Description:
 
 @layer_type(DiscreteContinuousConv)
 def discrete_continuous(layer: DiscreteContinuousConv) -> Description:
-    """Describe weight (out, in / groups, basis functions), std √(groups / in), and zero bias."""
+    """Describe a weight (out, in / groups, basis functions) with std √(groups / in), and a zero bias."""
     if type(layer).__name__.endswith("Transpose2d"):
-        return {}  # its weight has another layout, and no neuralop model uses it
+        return {}  # its weight has a different layout, and no neuralop model uses it
     # With one channel per group, the layer does not sum over channels.
     per_channel = layer.groups > 1 and layer.groupsize == 1
     role, axis_in = ("vector", "fixed") if per_channel else ("hidden", "in")

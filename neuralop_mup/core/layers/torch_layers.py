@@ -1,4 +1,4 @@
-"""torch layers that neuralop's models do not use, but models around them may."""
+"""Describe torch layers that neuralop's models do not use but models that contain them may."""
 
 from math import prod
 
@@ -10,7 +10,7 @@ from neuralop_mup.core.layers.registry import Description, Param, layer_type
 
 @layer_type(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 def transposed_convolution(layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d) -> Description:
-    """Describe weight (in, out / groups, *kernel) and bias (out,), both from U(±1/√(out / groups · |kernel|))."""
+    """Describe a weight (in, out / groups, *kernel) and a bias (out,) from U(±1/√(out / groups · |kernel|))."""
     points, groups = prod(layer.kernel_size), layer.groups
     by_channel = groups > 1 and groups == layer.in_channels
     role, axes = ("vector", ("out", "fixed")) if by_channel else ("hidden", ("in", "out"))
@@ -22,7 +22,7 @@ def transposed_convolution(layer: nn.ConvTranspose1d | nn.ConvTranspose2d | nn.C
 
 @layer_type(nn.RNNBase, nn.RNNCellBase)
 def recurrent(layer: nn.RNNBase | nn.RNNCellBase) -> Description:
-    """Describe weights (gates · hidden, in), (gates · hidden, hidden) and biases, all from U(±1/√hidden)."""
+    """Describe weights (gates · hidden, in) and (gates · hidden, hidden), and biases, all from U(±1/√hidden)."""
     own = dict(layer.named_parameters(recurse=False))
     gates = next(p.shape[0] for name, p in own.items() if name.startswith("weight_hh")) // layer.hidden_size
 
@@ -38,7 +38,7 @@ def recurrent(layer: nn.RNNBase | nn.RNNCellBase) -> Description:
 
 @layer_type(nn.MultiheadAttention)
 def attention(layer: nn.MultiheadAttention) -> Description:
-    """Describe weights (3 · embed_dim, embed_dim) or three (embed_dim, in), from U(±√(6 / (rows + columns))); zero biases.
+    """Describe weights (3 · embed_dim, embed_dim) or (embed_dim, in) from U(±√(6 / (rows + columns))), and zero biases.
 
     The factor 1/√(embed_dim / num_heads) of the logits is not changed.
     """

@@ -1,1 +1,1 @@
-"""Fourier kernels and hidden linear layers as blocks of matrices, and the optimizer for them."""
+"""The MuSOAP optimizer, which updates Fourier kernels and hidden linear layers as blocks of matrices."""

@@ -1,8 +1,9 @@
-"""Depth: the largest number of Fourier layers that follow each other on one path through a model.
+"""Determine a model's depth, which is the largest number of Fourier layers on a path through the model.
 
-Updates of successive layers add up, so MuSOAP's learning rate is proportional to 1/√depth. The modules give an estimate when
-the optimizer is built. In the first step, forward hooks measure depth along the autograd graph. A complete measurement
-replaces the estimate: it covers branches, repeated applications, loops over time, and discarded outputs.
+Updates of successive layers add up, so MuSOAP's learning rate is proportional to 1/√depth. When the optimizer is built, the
+depth is estimated from the modules. Before the first step, forward hooks measure the depth along the autograd graph. A
+complete measurement replaces the estimate, because it accounts for branches, repeated applications, loops over time, and
+discarded outputs.
 """
 
 import warnings
@@ -21,33 +22,35 @@ from neuralop_mup.core.layers.registry import BESIDE, RECURRENT, is_known
 from neuralop_mup.optim.resolved_model import ResolvedModel
 from neuralop_mup.torch_private import is_in_backward
 
-# Key in the metadata of an autograd node: number of kernels on the longest path to its output. It is freed with the graph.
+# Key in the metadata of an autograd node that stores the number of kernels on the longest path to its output. The metadata
+# is freed with the graph.
 _DEPTH = "neuralop_mup_depth"
-# For neuralop's RNO, with gates that change only part of the state per time step. 0.5 was too low there, and some runs
-# without a correction failed (docs/howto/limits.md).
+# Exponent for neuralop's RNO, because its gates only change part of the state in each time step. With 0.5, the learning
+# rates were too low, and without a correction, some runs failed (docs/howto/limits.md).
 _RECURRENT_POWER = 0.25
 
 
 def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
     """Estimate the depth from the modules.
 
-    Layers count as successive. Whole models of neuralop or PhysicsNeMo inside a module count as parallel (ensembles,
-    branches that are added), so only the deepest counts. In an ``nn.Sequential`` they add up.
+    Layers are assumed to be successive. Complete neuralop or PhysicsNeMo models nested in a module are assumed to be
+    parallel (ensembles or branches that are added), so only the deepest of them counts. In an ``nn.Sequential``, their
+    depths add up.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The bare model.
+        The unwrapped model.
     owners : iterable of str
-        Names of modules with kernels. A layer of neuralop with the kernels of several layers counts as several, and a
+        Names of modules with kernels. A neuralop layer that holds the kernels of several layers counts as several layers. A
         module with several names counts once per name.
 
     Returns
     -------
     depth : int
-        At least 1.
+        Estimated depth, at least 1.
     has_branches : bool
-        Whether several whole models count as parallel. The true depth may be their sum.
+        Whether several nested models were assumed to be parallel. The true depth may be the sum of their depths.
     """
     holders = {id(model.get_submodule(owner)) for owner in owners}
     named = dict(model.named_modules(remove_duplicate=False))
@@ -58,10 +61,10 @@ def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
         for child in BESIDE.get(cls, ())
     )
     whole = _whole_models(named)
-    # Kernels in each module: successive ones, and those of the deepest whole model.
+    # Numbers of kernels in each module: successive kernels, and the kernels of the deepest nested model.
     serial, parallel = Counter[str](), Counter[str]()
     has_branches = False
-    for name, module in reversed(named.items()):  # children before their parents
+    for name, module in reversed(named.items()):  # visit children before their parents
         if id(module) in holders and not f"{name}.".startswith(beside):
             serial[name] += getattr(module, "n_layers", 1) if is_known(module) else 1
         if not name:
@@ -80,19 +83,20 @@ def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
 
 
 def _whole_models(named: Mapping[str, nn.Module]) -> set[str]:
-    """Return the names of whole models, without modules inside PhysicsNeMo's models, which look like models."""
+    """Return the names of nested models, without submodules of PhysicsNeMo's models that look like models themselves."""
     parts = tuple(f"{name}.".removeprefix(".") for name, module in named.items() if hasattr(module, "_args"))
     kept = {name for name, module in named.items() if keeps_arguments(module)}
     return {name for name in kept if not (hasattr(named[name], "_args") and name.startswith(parts))}
 
 
 class DepthMeasurement:
-    """Measurement of a model's depth in the backward passes before the optimizer's first step.
+    """Measure a model's depth in the backward passes before the optimizer's first step.
 
-    An application of a kernel counts if a gradient reaches its output. The measurement is incomplete and is not used if
+    An application of a kernel counts if a gradient reaches its output. The measurement is incomplete, and therefore not
+    used, in two cases:
 
-    - a kernel has a gradient, but its hook never ran: torch.compile compiled it, or the model calls ``layer.forward``;
-    - a kernel is applied only in a backward pass: reentrant checkpointing.
+    - A kernel has a gradient but its hook never ran, because torch.compile compiled it or the model calls ``layer.forward``.
+    - A kernel is only applied in a backward pass, as in reentrant checkpointing.
 
     Parameters
     ----------
@@ -110,7 +114,7 @@ class DepthMeasurement:
             owner = resolved.model.get_submodule(row.owner)
             self._parameters.setdefault(owner, []).append(resolved.parameters[row.name])
         self._reached: set[nn.Module] = set()
-        self._hidden = Counter[nn.Module]()  # applications in backward passes, minus those that a gradient reached
+        self._hidden = Counter[nn.Module]()  # applications in backward passes minus applications that a gradient reached
         handles = [owner.register_forward_hook(_Hook(weakref.ref(self))) for owner in self._parameters]
         self._removal = weakref.finalize(self, _remove, handles)
 
@@ -121,7 +125,7 @@ class DepthMeasurement:
             return
         for tensor in output if isinstance(output, (tuple, list)) else (output,):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                node: Any = tensor.grad_fn  # torch declares metadata as a method
+                node: Any = tensor.grad_fn  # torch's stubs declare metadata as a method
                 depth = node.metadata[_DEPTH] = 1 + max([_depth_of(earlier) for earlier in _earlier(node)], default=0)
                 tensor.register_hook(partial(self._reach, owner, depth))
 
@@ -131,23 +135,23 @@ class DepthMeasurement:
         self.depth = max(self.depth, depth)
 
     def _is_complete(self) -> bool:
-        """Return whether all applications of kernels with a gradient were recorded."""
+        """Return whether all applications of kernels that have a gradient were recorded."""
         trained = {owner for owner, own in self._parameters.items() if any(p.grad is not None for p in own)}
         return trained <= self._reached and max(self._hidden.values(), default=0) <= 0
 
     def correct(self, groups: Sequence[dict[str, Any]]) -> None:
         """Store ``depth_mult`` in the groups of matrices if the measured depth differs from the estimate.
 
-        The estimate stays if a frozen layer was not reached, because it may be trained later.
+        The estimate is kept if no gradient reached a frozen layer, because the layer may be trained later.
         """
         if not self._is_complete():
-            self._removal.detach()  # keep the hooks, which do nothing now: torch.compile would compile again without them
+            self._removal.detach()  # keep the inactive hooks, because removing them would make torch.compile recompile
             if self.has_branches or self.is_recurrent:
                 warnings.warn(
-                    "MuSOAP could not measure the model's depth, because the forward pass is compiled or checkpointed, and "
-                    f"assumes {self.estimate} Fourier layers in a row. Run one forward and backward pass of the plain model "
-                    "before the first step. Or, if the longest path has L layers, build "
-                    f"MuSOAP(model, lr={groups[0]['base_lr']:g} * ({self.estimate} / L) ** 0.5).",
+                    "MuSOAP could not measure the model's depth because the forward pass is compiled or checkpointed. It "
+                    f"assumes {self.estimate} successive Fourier layers. Run one forward and backward pass of the plain "
+                    "model before the first step. Alternatively, if the longest path has L layers, build MuSOAP(model, "
+                    f"lr={groups[0]['base_lr']:g} * ({self.estimate} / L) ** 0.5).",
                     stacklevel=4,
                 )
             return
@@ -161,7 +165,7 @@ class DepthMeasurement:
 
 
 class _Hook:
-    """Forward hook of a module with a kernel. Copies and unpickled hooks, in copies of the model, do nothing."""
+    """Forward hook of a module with a kernel. In copies of the model, copied or unpickled hooks do nothing."""
 
     def __init__(self, measurement: Callable[[], DepthMeasurement | None] = lambda: None) -> None:
         self._measurement = measurement
@@ -184,7 +188,7 @@ def _earlier(node: Any) -> list[Any]:
 
 
 def _depth_of(node: Any) -> int:
-    """Return the number of kernels on the longest path to a node, and store it in every node on the way."""
+    """Return the number of kernels on the longest path to a node, and store it in every visited node."""
     waiting = [node]
     while waiting:
         last = waiting[-1]

@@ -1,26 +1,28 @@
-"""Bases of channels, shared by all modes of a layer: eigenvectors of a running mean of Gram matrices.
+"""Compute bases of channels, shared by all modes of a layer, as eigenvectors of running means of Gram matrices.
 
 Bases are real. For real fields, mode −k has the conjugate block, so Σ_{±k} G_k G_k^H = 2 Re Σ_k G_k G_k^H. For complex
-fields this is a choice, which halves the cost of a rotation.
+fields, real bases are a choice that halves the cost of a rotation.
 """
 
 import torch
 
-# Times d, this is the rounding error of float32 sums of d numbers. Directions with smaller eigenvalues are arbitrary.
+# This number times d is the rounding error of float32 sums of d numbers. Eigenvectors with smaller eigenvalues are
+# arbitrary.
 _ROUNDING = 2.0**-22
 
 
 def first_basis(c: torch.Tensor) -> torch.Tensor:
-    """Return eigenvectors of Gram matrices (layers, d, d), largest eigenvalue first; the identity for zero matrices."""
+    """Return the eigenvectors of Gram matrices (layers, d, d), sorted by decreasing eigenvalue."""
     return torch.linalg.eigh(c).eigenvectors.flip(-1)
 
 
 def qr_iteration(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return orthonormal((C + ε) Q), one step of orthogonal iteration with ε the rounding of float32; Q if C is zero.
+    """Perform one step of orthogonal iteration, orthonormal((C + ε) Q); return Q unchanged if C is zero.
 
-    On a CPU, Householder's QR takes a third of the time. Other devices use products, without synchronization, so that CUDA
-    graphs can capture the step. In float32, errors after 300 steps were 0.98 times those of float64 with either method
-    (Burgers, Korteweg–de Vries, Allen–Cahn, two seeds; single runs 0.91 to 1.07).
+    ε is the rounding error of float32. On a CPU, Householder QR takes a third of the time of :func:`orthonormal`. On other
+    devices, :func:`orthonormal` needs no synchronization, so CUDA graphs can capture the step. With either method in
+    float32, errors after 300 steps were 0.98 times those in float64 (Burgers, Korteweg–de Vries, Allen–Cahn, two seeds;
+    individual runs range from 0.91 to 1.07).
     """
     scaled = c / c.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(c.dtype).tiny)
     scaled.diagonal(dim1=1, dim2=2).add_(_ROUNDING * c.shape[-1])
@@ -31,11 +33,12 @@ def qr_iteration(c: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def orthonormal(y: torch.Tensor) -> torch.Tensor:
-    """Return Q of the QR decomposition of ``y`` (layers, d, d), by Cholesky QR: Yᵀ Y = L Lᵀ, Q = Y L^(−T).
+    """Return the factor Q of the QR decomposition of ``y`` (layers, d, d), computed by Cholesky QR.
 
-    Two rounds with a small shift improve the condition number, and two more give full accuracy. For the inputs of
-    :func:`qr_iteration` in float32, it is as accurate as Householder's QR. Source: Fukaya et al., "Shifted Cholesky QR for
-    computing the QR factorization of ill-conditioned matrices", 2020.
+    Each round computes Yᵀ Y = L Lᵀ and Q = Y L^(−T). Two rounds with a small shift improve the condition number, and two
+    more rounds give full accuracy. For the inputs of :func:`qr_iteration` in float32, this method is as accurate as
+    Householder QR. Source: Fukaya et al., "Shifted Cholesky QR for computing the QR factorization of ill-conditioned
+    matrices", 2020.
     """
     shift = _ROUNDING * y.shape[-1]
     for own in (shift, shift, 0.0, 0.0):

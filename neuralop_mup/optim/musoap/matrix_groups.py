@@ -1,8 +1,8 @@
-"""Param groups of MuSOAP: kernels and hidden layers for matrix updates, and the rest for AdamW.
+"""Build MuSOAP's param groups: kernels and hidden layers get matrix updates, other parameters are trained by AdamW.
 
 The plan gives the kind of each axis. Kernels, and the factors of factorized kernels, sum over ``in`` and ``rank_in`` axes
-and produce ``out`` and ``rank_out`` axes. All other axes (modes, joint weights) index independent blocks. Channels of a
-separable kernel do not mix, so each of its entries is one block.
+and produce ``out`` and ``rank_out`` axes. All other axes (modes, joint weights) index independent blocks. A separable kernel
+does not mix channels, so each of its entries is a separate block.
 """
 
 import math
@@ -16,7 +16,7 @@ from neuralop_mup.optim.groups import number_equal_names, param_groups
 from neuralop_mup.optim.musoap.depth import estimate_depth
 from neuralop_mup.optim.resolved_model import ResolvedModel
 
-# Letters of neuralop_mup.optim.musoap.stacks; other kinds are modes.
+# Axis letters as defined in neuralop_mup.optim.musoap.stacks. All other kinds are modes.
 _LETTER_OF = {
     "pair": "p",
     "fixed": "l",
@@ -38,16 +38,16 @@ def musoap_groups(
     lr_mult: Mapping[str, float] | None,
     base_scale: float | str | None,
 ) -> list[dict[str, Any]]:
-    """Return groups with ``layouts`` for matrix updates of size lr √(base_depth / depth), then AdamW's groups."""
+    """Return groups for matrix updates of size lr √(base_depth / depth), which have ``layouts``, and AdamW's groups."""
     roles = {row.name: row.role for row in resolved.plan.rows}
     kernels = [row.owner for row in resolved.plan.rows if row.tuned_as == "spectral"]
     if not kernels:
         raise MupError(
-            f"{type(resolved.model).__name__} has no Fourier kernel that grows, so MuSOAP has nothing to do. Use "
-            "neuralop_mup.MuAdam(model, lr=…)."
+            f"{type(resolved.model).__name__} has no Fourier kernel that grows with the model, so MuSOAP does not apply. "
+            "Use neuralop_mup.MuAdam(model, lr=…)."
         )
     multipliers = check_multipliers(lr_mult, "lr_mult")
-    # Update sizes do not depend on width and modes, so the rule depends only on depth.
+    # Update sizes do not depend on width or modes, so the rule only depends on depth.
     rule_mult = 1.0 if base_depth is None else math.sqrt(base_depth / estimate_depth(resolved.model, kernels)[0])
     layouts = _matrix_layouts(resolved)
     groups = []
@@ -66,7 +66,7 @@ def musoap_groups(
                     "base_lr": lr,
                     "lr_mult": mult,
                     "rule_mult": rule_mult,
-                    "weight_decay": weight_decay / rule_mult,  # independent of depth: lr · weight_decay is constant
+                    "weight_decay": weight_decay / rule_mult,  # so that lr · weight_decay does not depend on depth
                 }
             )
     name_of, auxiliary = {p: name for name, p in resolved.parameters.items()}, []
@@ -79,17 +79,17 @@ def musoap_groups(
 
 
 def _layout_of(row: ParamPlan) -> str:
-    """Return the letters of a parameter's axes."""
+    """Return the layout of a parameter, with one letter per axis."""
     letters = "".join(_LETTER_OF.get(kind, "b") for kind in row.axes)
     mixes = "i" in letters or any(kind.startswith("rank") for kind in row.axes)
     return letters if mixes else letters.replace("o", "c")
 
 
 def _matrix_layouts(resolved: ResolvedModel) -> dict[str, str]:
-    """Return the layouts of all parameters with matrix updates, by name.
+    """Return the layouts of all parameters that get matrix updates, by name.
 
-    These are kernels and their factors, hidden linear layers, and 1×1 convolutions from width to width. AdamW trains
-    convolutions with a stencil or groups, which are not one matrix, and layers that do not grow.
+    These are kernels and their factors, hidden linear layers, and 1×1 convolutions from width to width. AdamW trains layers
+    that do not grow. It also trains convolutions with a stencil or groups, because their weight is not a single matrix.
     """
     layouts = {}
     for row in resolved.plan.rows:
@@ -99,5 +99,5 @@ def _matrix_layouts(resolved: ResolvedModel) -> dict[str, str]:
         )
         if row.tuned_as == "spectral" or is_map:
             layouts[row.name] = _layout_of(row)
-    # The weights of a CP kernel's terms are a vector.
+    # Exclude the weights of a CP kernel's terms, which form a vector.
     return {name: layout for name, layout in layouts.items() if layout.strip("o")}

@@ -1,4 +1,4 @@
-"""MuSOAP: Adam in channel bases that all modes of a layer share, with updates of a fixed size."""
+"""MuSOAP optimizer: Adam in channel bases shared by all modes of a layer, with a fixed update size."""
 
 from __future__ import annotations
 
@@ -57,101 +57,110 @@ from neuralop_mup.torch_private import add_product_each_, lerp_each_, not_compil
 from neuralop_mup.validation import check_count, check_decay, check_names, check_number, is_number
 
 ADAMW_LR = 4e-3
-# As in torch's AdamW. Without it kernels grow throughout the training, and rollouts may diverge.
+# The default of torch's AdamW. Without weight decay, kernels grow throughout training, and rollouts may diverge.
 WEIGHT_DECAY = 0.01
-# Parameters are stacked up to so many numbers per step (a complex number counts once): a CPU's caches hold no more, and
-# other devices are then fully used.
+# At most about this many numbers are stacked and updated together in a step (a complex number counts once). On a CPU, larger
+# stacks would not fit into the caches. Other devices are fully used at this size.
 _CHUNK = {"cpu": 2**17, "elsewhere": 2**24}
-_SHARDED = ("exp_avg", "exp_avg_sq")  # entries of the state with the parameter's shape
+_SHARDED = ("exp_avg", "exp_avg_sq")  # entries of the state that have the shape of the parameter
 
 
 class MuSOAP(torch.optim.Optimizer):
     r"""SOAP for Fourier kernels and hidden layers, AdamW for all other parameters.
 
-    All modes of a layer share one orthonormal basis of its input channels and one of its output channels: the eigenvectors
-    of the running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, where G_k is the in×out block of the gradient at mode k.
-    In these coordinates each entry is divided by the root of its second moment, as in Adam. Then the block of each mode is
-    scaled to the size lr·√(out/in). This size depends neither on the width nor on the number of modes
-    (docs/explain/updates.md). It is an estimate of the operator norm, exact for one row or column and on average for large
-    random matrices: (√in + √out)/(in·out·(in + out))^(1/4) · (Σσ⁴)^(1/4). For a separable kernel it is the largest modulus.
-    Hidden linear layers and 1×1 convolutions are updated in the same way, with one block each. AdamW trains input, readout
-    and vectors at the learning rates of the model's plan.
+    All modes of a layer share one orthonormal basis of its input channels and one of its output channels. The basis vectors
+    are the eigenvectors of the running means of Σ_k Re G_k G_k^H and Σ_k Re G_k^H G_k, where G_k is the in×out block of the
+    gradient at mode k. In these coordinates, each entry is divided by the root of its second moment, as in Adam. The block
+    of each mode is then scaled so that its operator norm is lr·√(out/in). This size depends neither on the width nor on the
+    number of modes (docs/explain/updates.md). The operator norm is estimated as (√in + √out)/(in·out·(in + out))^(1/4) ·
+    (Σσ⁴)^(1/4). This estimate is exact for blocks with one row or column, and on average for large random matrices. For a
+    separable kernel, the norm is the largest modulus. Hidden linear layers and 1×1 convolutions are updated in the same way,
+    with one block per layer. AdamW trains input layers, readouts and vectors at the learning rates of the model's plan.
 
     Parameters
     ----------
     model : torch.nn.Module
         A parametrized model with Fourier kernels.
     lr : float, optional
-        Update size, at most 1: about the operator norm of an update between root-mean-square sizes of features, in a model
-        of ``base_depth`` Fourier layers. The default follows from ``steps``, or from the steps taken so far.
+        Update size, at most 1. In a model with ``base_depth`` Fourier layers, it is approximately the operator norm of an
+        update if features are measured by their root mean square. The default depends on ``steps``, or on the number of
+        steps taken if ``steps`` is not given.
     adamw_lr : float, optional
-        AdamW's learning rate at base. The default is 0.004, and 0.004 · lr / 0.03 for trained weights without ``lr``.
+        AdamW's learning rate for the base model. The default is 0.004. For trained weights without ``lr``, the default is
+        0.004 · lr / 0.03, where lr is the default update size.
     steps : int, optional
-        Number of optimizer steps of the whole training. The default learning rate is 0.03 · √(1000 / steps), at most 1. The
-        training ends with ``steps``: each step uses the smaller of ``group["lr"]``, which schedulers set, and a cosine that
-        falls from the largest rate so far to zero at ``steps``. So a schedule that ends with the training is unchanged, and
-        any other ends at zero. ``group["schedule_factor"]`` is the resulting factor, and ``group["step_lr"]`` the effective
-        rate of the last step. Beyond ``steps`` one hundredth of the largest rate remains, with a warning; :meth:`set_steps`
-        moves the end.
+        Total number of optimizer steps. The default learning rate is 0.03 · √(1000 / steps), at most 1. Training ends at
+        step ``steps``: each step uses the smaller of ``group["lr"]``, which schedulers set, and a cosine that falls from the
+        largest rate so far to zero at ``steps``. A schedule that itself falls to zero at ``steps`` is therefore unchanged,
+        and any other schedule is made to end at zero. ``group["schedule_factor"]`` is the resulting factor, and
+        ``group["step_lr"]`` is the effective rate of the last step. After ``steps``, the rate is one hundredth of the
+        largest rate, and a warning is raised. :meth:`set_steps` changes the number of steps.
 
-        Without ``steps`` and ``lr`` the rate is 0.7 · 0.03 · √(1000 / (t + 100)) after t steps, until :meth:`cooldown` ends
-        the training.
+        Without ``steps`` and ``lr``, the rate after t steps is 0.7 · 0.03 · √(1000 / (t + 100)), until you call
+        :meth:`cooldown` to end training.
     start_error : float or torch.Tensor of one number, optional
-        Relative error of a trained model on the new data before the first step, 0.06 for 6 %. The default ``lr`` for
-        fine-tuning follows from it and from ``steps``. Without it, trained weights (``parametrize(model, init=False)``) get
-        the rate of a training with 3,000 more steps.
+        Relative error of a trained model on the new data before the first step, e.g. 0.06 for 6 %. It determines, together
+        with ``steps``, the default ``lr`` for fine-tuning. Without it, the default for trained weights (``parametrize(model,
+        init=False)``) is that of a run that is 3,000 steps longer.
     momentum : float, default 0.95
         Decay of the running mean m of gradients. The update direction is momentum · m + (1 − momentum) · gradient.
     beta2 : float, default 0.95
         Decay of the second moments.
     mode_stride : int, default 2
-        Each mode is updated once in ``mode_stride`` steps, with an update that many times as large. Its momentum uses every
-        gradient; its second moments and its part of the bases use those of its own steps. This divides most of the cost per
-        mode by ``mode_stride``. Layers with one block are updated at every step.
+        Each mode is updated once every ``mode_stride`` steps, with an update that is ``mode_stride`` times as large. Its
+        momentum uses every gradient, but its second moments and its contribution to the bases only use the gradients of the
+        steps that update it. This divides most of the cost per mode by ``mode_stride``. Layers with one block are updated at
+        every step.
     refresh : int, default 10
-        Steps between two renewals of the bases by one QR iteration. They are also renewed at steps 2, 4 and 8.
+        Number of steps between updates of the bases. Each update is one QR iteration. The bases are also updated at steps 1,
+        2, 4, 8, … before the first of these.
     weight_decay : float, default 0.01
-        Decoupled and independent of width: each step shrinks weights by lr · weight_decay, with lr at base. Without it,
-        rollouts diverged in one of ten scenarios (docs/evidence/apebench.md). A mode without a gradient does not decay.
+        Weight decay, which is decoupled and independent of width: each step shrinks weights by lr · weight_decay, where lr
+        is the learning rate of the base model. Without weight decay, rollouts diverged in one of ten scenarios
+        (docs/evidence/apebench.md). A mode without a gradient does not decay.
     lr_mult : mapping, optional
-        Multipliers by role: ``spectral`` and ``hidden`` multiply ``lr``, the others ``adamw_lr``.
+        Multipliers by role. Those for ``spectral`` and ``hidden`` multiply ``lr``, and all others multiply ``adamw_lr``.
     base_depth : int or None, default 4
         The learning rate of kernels and hidden layers is multiplied by √(base_depth / depth), because updates of consecutive
         layers add up (docs/evidence/transfer.md). Depth is the number of Fourier layers on the longest path through the
-        model. It is estimated from the modules here, and measured in the backward passes before the first step. If they
-        differ, ``group["depth_mult"]`` corrects the rate from the first step on. A compiled forward pass cannot be measured;
-        a warning appears if the estimate is uncertain. The default is the depth of neuralop's FNO. None turns this off.
+        model. It is estimated from the modules when the optimizer is built, and measured in the backward passes before the
+        first step. If the two values differ, ``group["depth_mult"]`` corrects the rate from the first step on. In a compiled
+        forward pass, the depth cannot be measured, and a warning is raised if the estimate is uncertain. The default of 4 is
+        the depth of neuralop's FNO. None disables this factor.
     process_group : torch.distributed.ProcessGroup, optional
-        Ranks with equal gradients (under DistributedDataParallel) that share the work: each updates some of the parameters
-        and broadcasts them with their state. Copies and pickles of the optimizer do not keep it.
+        Group of ranks that have equal gradients (under DistributedDataParallel) and share the work. Each rank updates some
+        of the parameters and broadcasts them with their state. Copies and pickles of the optimizer do not keep the group.
     betas, eps, foreach : optional
         Settings of AdamW, as in ``torch.optim.AdamW``.
     capturable : bool, default False
-        Whether AdamW counts its steps on the device. :func:`~neuralop_mup.capture_steps` sets it.
+        Whether AdamW counts its steps on the device. :func:`~neuralop_mup.capture_steps` enables this.
     check : {"now", "next", "skip", "off"}, optional
-        What happens if a gradient is not finite, or its squares overflow. ``now`` (the default on a CPU) raises at this step
-        and waits for the device. ``next`` (the default elsewhere) sets all gradients of the step to zero and raises at a
-        later step. ``skip`` sets them to zero and counts ``bad_steps``. ``off`` does not check.
+        What to do if a gradient is not finite, or if its squares overflow. ``now`` (the default on a CPU) waits for the
+        device and raises an error at this step. ``next`` (the default on other devices) sets all gradients of the step to
+        zero and raises an error at a later step. ``skip`` sets them to zero and counts ``bad_steps``. ``off`` disables the
+        check.
     **unknown
-        Raises an error that suggests the nearest name.
+        Unknown arguments raise an error that suggests the most similar name.
 
     Raises
     ------
     MupError
-        If the model is not parametrized or has no Fourier kernel, or a number is not usable. In :meth:`step`, if a gradient
-        is not finite (see ``check``).
+        If the model is not parametrized or has no Fourier kernels, or if an argument is invalid. In :meth:`step`, if a
+        gradient is not finite (see ``check``).
 
-    Notes ----- Every axis that a block sums over or produces has its own basis: a Tucker core has one for each rank, a joint
-    kernel one for each layer and quadrant. Axes of more than 2,048 entries have none. The state of a kernel takes three
-    quarters of Adam's memory, and four small matrices. FSDP2's sharded parameters are gathered one group of equal shapes at
-    a time; their averages stay sharded, and each process has all bases.
+    Notes
+    -----
+    Every axis that a block sums over or produces has its own basis. For example, a Tucker core has one basis for each rank,
+    and a joint kernel has one for each layer and quadrant. Axes with more than 2,048 entries have no basis. The state of a
+    kernel takes three quarters of the memory of Adam's state, plus four small matrices. Parameters sharded by FSDP2 are
+    gathered one group of equal shapes at a time. Their averages remain sharded, and each process stores all bases.
 
-    ``load_state_dict`` uses the settings of the state, as torch's optimizers do. They replace those given here.
+    As in torch's optimizers, ``load_state_dict`` restores the settings of the saved state, which override the arguments.
 
     References
     ----------
     Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321. Gupta et al., "Shampoo",
-    arXiv:1802.09568. Kovachki et al., "Neural Operator", arXiv:2108.08481, for the layer.
+    arXiv:1802.09568. Kovachki et al., "Neural Operator", arXiv:2108.08481, describe the Fourier layer.
 
     Examples
     --------
@@ -168,15 +177,16 @@ class MuSOAP(torch.optim.Optimizer):
     ('hidden', 0.015)
     """
 
-    # On the class: copies and pickles of an optimizer begin without any, and go by its states alone.
+    # Defaults on the class, because copies and pickles of an optimizer start without these attributes and rely only on its
+    # states.
     _process_group: dist.ProcessGroup | None = None
-    _compared = False  # whether all processes were found to have the same rates
+    _compared = False  # whether the rates of all processes have been compared
     _replicas: dist.ProcessGroup | None = None
     _batches: cached_property[dict[int | None, tuple[list, list[Blocks]]]] = cached_property(lambda self: {})
     _check = cached_property(lambda self: GradientCheck())
     _warned_of_end = False
-    _depth: DepthMeasurement | None = None  # until the first step
-    _resolved: ResolvedModel | None = None  # until the first step
+    _depth: DepthMeasurement | None = None  # None after the first step
+    _resolved: ResolvedModel | None = None  # None after the first step
 
     @needs_model
     def __init__(
@@ -204,7 +214,8 @@ class MuSOAP(torch.optim.Optimizer):
     ) -> None:
         if {"aux_lr", "period"} & unknown.keys():
             warnings.warn(
-                "aux_lr is now called adamw_lr, and period is mode_stride. The next release removes the former names.",
+                "aux_lr was renamed to adamw_lr, and period was renamed to mode_stride. The next release will remove the "
+                "old names.",
                 FutureWarning,
                 stacklevel=3,
             )
@@ -224,7 +235,7 @@ class MuSOAP(torch.optim.Optimizer):
         for what, value in (("weight_decay", weight_decay), ("eps", eps)):
             check_number(what, value)
         if check is not None and check not in CHECKS:
-            raise MupError(f"check is {check!r}: {nearest(str(check), CHECKS)}")
+            raise MupError(f"Unknown check {check!r}: {nearest(str(check), CHECKS)}")
         _check_rates(lr, adamw_lr)
         steps, base_scale = None if steps is None else int(steps), None
         resolved = resolve(model)
@@ -234,7 +245,7 @@ class MuSOAP(torch.optim.Optimizer):
             default_adamw_lr *= lr / LR
         elif lr is None:
             lr, base_scale = default_lr(steps), "anytime" if steps is None else 1.0
-        # torch.load refuses states with numbers of NumPy.
+        # Convert NumPy scalars, because torch.load rejects states that contain them.
         lr, adamw_lr, weight_decay = (
             float(lr),
             float(default_adamw_lr if adamw_lr is None else adamw_lr),
@@ -242,7 +253,7 @@ class MuSOAP(torch.optim.Optimizer):
         )
         groups = musoap_groups(resolved, lr, adamw_lr, base_depth, weight_decay, lr_mult, base_scale)
         settings = {
-            "layouts": None,  # a group that is added without layouts is trained by AdamW
+            "layouts": None,  # AdamW trains groups that are added without layouts
             **BEGINNING,
             "steps": steps,
             "momentum": float(momentum),
@@ -272,31 +283,31 @@ class MuSOAP(torch.optim.Optimizer):
 
     @property
     def bad_steps(self) -> int:
-        """Number of steps whose gradients were set to zero because one was not finite (``check`` is "next" or "skip").
+        """Number of steps that had a bad gradient, if ``check`` is "next" or "skip".
 
-        Reading it waits for the device.
+        The gradients of these steps were set to zero. Reading this property waits for the device.
         """
         return 0 if self._check.count is None else int(self._check.count)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters with their present gradients.
+        """Update the parameters with their current gradients.
 
         Parameters
         ----------
         closure : callable, optional
-            Computes the loss and its gradients anew; it is called once, before the step.
+            Function that recomputes the loss and its gradients. It is called once, before the step.
 
         Returns
         -------
         Any
-            What the closure returns; None without one.
+            The return value of the closure, or None without a closure.
 
         Raises
         ------
         MupError
-            If a gradient holds a NaN or an infinity, or is so large that its squares overflow (in float32 from a norm of
-            1e16 on), at the step that ``check`` says. This step was not taken then.
+            If a gradient contains NaN or infinity, or is so large that its squares overflow (in float32, if its norm exceeds
+            about 1e16). ``check`` determines when the error is raised. The step that raises it is not taken.
 
         Examples
         --------
@@ -316,14 +327,15 @@ class MuSOAP(torch.optim.Optimizer):
         self._step()
         return loss
 
-    # torch 2.13 compiles a method of an optimizer as if every parameter were the first one.
+    # When torch 2.13 compiles an optimizer method, it treats every parameter like the first one.
     @not_compiled
     def _step(self) -> None:
         groups, taken = self.param_groups, self.param_groups[0]["taken"]
         if groups[0]["params"][0].is_cuda and torch.cuda.is_current_stream_capturing():
             raise MupError(
-                "This step of MuSOAP is being captured in a CUDA graph, which would repeat its learning rate and its turn "
-                "of the modes: call neuralop_mup.capture_steps(optimizer) once, and optimizer.step() outside of any capture."
+                "A MuSOAP step cannot be captured in a CUDA graph, because the graph would repeat its learning rate and "
+                "its subset of modes. Call neuralop_mup.capture_steps(optimizer) once, and then call optimizer.step() "
+                "outside of any capture."
             )
         # Rates are zero in the first step of a warm-up, and when torch's get_state_dict creates states.
         if self._depth is not None and any(group["lr"] for group in groups):
@@ -349,7 +361,7 @@ class MuSOAP(torch.optim.Optimizer):
             group["taken"] = taken + 1
 
     def _on_device(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Do the part of a step that a CUDA graph can capture."""
+        """Perform the operations of a step that a CUDA graph can capture."""
         self._check.run(groups)
         kind, sent = groups[0]["params"][0].device.type, []
         with torch.autocast(kind, enabled=False), full_precision() if kind == "cuda" else nullcontext():
@@ -362,13 +374,13 @@ class MuSOAP(torch.optim.Optimizer):
                 parallel.broadcast_updates(sent, self._process_group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters for AdamW, as torch's method does. Its training ends with that of the others."""
+        """Add a group of parameters for AdamW. It uses the same number of steps and cooldown as the other groups."""
         of_all = ("taken", "steps", "cooldown")
         end = {key: self.param_groups[0][key] for key in of_all} if self.param_groups else {}
         params = param_group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
         if end and "param_names" not in param_group and all(isinstance(p, torch.Tensor) for p in params):
-            # torch requires names in all groups or in none.
+            # torch requires that either all groups have names or none does.
             n = sum(len(group["params"]) for group in self.param_groups)
             param_group = {**param_group, "param_names": [f"added.{n + i}" for i in range(len(params))]}
         super().add_param_group({**end, **param_group, "params": params})
@@ -376,19 +388,19 @@ class MuSOAP(torch.optim.Optimizer):
             self.param_groups[-1]["cooldown"] = (*end["cooldown"][:2], float(self.param_groups[-1]["lr"]))
 
     def set_steps(self, n: int) -> None:
-        """Move the end of the training: the learning rate falls to zero at step ``n``.
+        """Change the total number of steps, so that the learning rate falls to zero at step ``n``.
 
-        A default learning rate is adapted to ``n``, but does not rise once the training has begun. A cooldown is cancelled.
+        A default learning rate is adapted to ``n``, but it does not increase after the first step. A cooldown is cancelled.
 
         Parameters
         ----------
         n : int
-            Number of optimizer steps of the whole training.
+            Total number of optimizer steps, including those already taken.
 
         Raises
         ------
         MupError
-            If ``n`` is not a whole number above the number of steps taken.
+            If ``n`` is not an integer greater than the number of steps taken.
 
         Examples
         --------
@@ -404,20 +416,21 @@ class MuSOAP(torch.optim.Optimizer):
         self._warned_of_end = False
 
     def cooldown(self, n: int) -> None:
-        """End the training in ``n`` more steps: learning rates fall from their present values to zero.
+        """Decrease the learning rates from their current values to zero over the next ``n`` steps.
 
-        Use it if the length was not known, or to end a training earlier. A cooldown as long as the training before it has
-        the lowest error; shorter ones are slightly worse. To continue afterwards, load a state from before the cooldown.
+        Call it to end a run of unknown length, or to end a run early. The error is lowest if the cooldown is as long as the
+        preceding training. Shorter cooldowns give slightly higher errors. To continue training afterwards, load a state from
+        before the cooldown.
 
         Parameters
         ----------
         n : int
-            Number of optimizer steps, at most the number of steps taken.
+            Number of steps of the cooldown, at most the number of steps taken.
 
         Raises
         ------
         MupError
-            If ``n`` is not a whole number up to the number of steps taken, or a cooldown already began.
+            If ``n`` is not an integer between 1 and the number of steps taken, or if a cooldown has already begun.
 
         Examples
         --------
@@ -436,7 +449,7 @@ class MuSOAP(torch.optim.Optimizer):
         begin_cooldown(self.param_groups, n)
 
     def _adamw(self, group: Mapping[str, Any]) -> None:
-        """Do a step of torch's AdamW, with averages in float32 or better."""
+        """Perform a step of torch's AdamW with averages in at least float32."""
         params, capturable = self._make_adamw_states(group)
         states, updated = [self.state[p] for p in params], upcast(params)
         adamw(
@@ -462,12 +475,12 @@ class MuSOAP(torch.optim.Optimizer):
                 p.copy_(new)
 
     def _make_adamw_states(self, group: Mapping[str, Any]) -> tuple[list[Any], bool]:
-        """Create missing states. Return the parameters with a gradient, and whether steps are counted on the device."""
+        """Create missing states. Return the parameters that have a gradient, and whether steps are counted on the device."""
         params = [p for p in group["params"] if p.grad is not None]
-        capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # torch has none on a CPU
+        capturable = group["capturable"] and group["params"][0].device.type != "cpu"  # not supported by torch on a CPU
         for p in params:
             if not self.state[p]:
-                # Independent of the default type: bfloat16 cannot count beyond 256.
+                # Do not use the default dtype, because bfloat16 cannot count beyond 256.
                 step = torch.tensor(0.0, dtype=torch.float32, device=p.device if capturable else None)
                 averages = {name: torch.zeros_like(p, dtype=upcast_dtype(p)) for name in ("exp_avg", "exp_avg_sq")}
                 self.state[p].update(step=step, **averages)
@@ -481,7 +494,7 @@ class MuSOAP(torch.optim.Optimizer):
                 self._follow(group)
 
     def _warn_before_the_first_step(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Warn of kernels without a gradient, and of loaded weights at the default rate of fresh ones."""
+        """Warn about kernels without a gradient, and about loaded weights at the default rate for fresh weights."""
         resolved, self._resolved = self._resolved, None
         if resolved is None:
             return
@@ -489,15 +502,15 @@ class MuSOAP(torch.optim.Optimizer):
         is_loaded = groups[0]["base_scale"] is not None and status_of(resolved.model) is WeightsStatus.LOADED
         if is_loaded and not looks_drawn(resolved.model, resolved.plan):
             warnings.warn(
-                "Trained weights were loaded into this model, and MuSOAP starts at the learning rate of fresh weights, so "
-                "the error rises first. To fine-tune, call parametrize(model, init=False) before loading, or pass "
-                "MuSOAP(…, start_error=e), the relative error before the first step. To resume a training, load the "
-                "optimizer's state, too.",
+                "Trained weights were loaded into this model, but MuSOAP starts at the learning rate for fresh weights, "
+                "so the error will first increase. To fine-tune, call parametrize(model, init=False) before loading the "
+                "weights, or pass MuSOAP(…, start_error=e), where e is the relative error before the first step. To "
+                "resume training, also load the optimizer's state.",
                 stacklevel=3,
             )
 
     def _follow(self, group: Mapping[str, Any]) -> Members:
-        """Update the momenta. Return the parameters with a gradient."""
+        """Update the momenta. Return the parameters that have a gradient."""
         members = [(p, x) for p, x in zip(group["params"], group["layouts"], strict=True) if p.grad is not None]
         for p, layout in members:
             if not self.state[p]:
@@ -508,7 +521,7 @@ class MuSOAP(torch.optim.Optimizer):
         return members
 
     def _shared(self, index: int, group: Mapping[str, Any], members: Members) -> list[tuple[int, list[torch.Tensor]]]:
-        """Update the parameters of this process. Return what each process must send to the others."""
+        """Update the parameters that this process owns. Return the tensors that each process must send to the others."""
         if any([hasattr(p, "placements") for p, _ in members]):  # noqa: C419
             parallel.gather_step_scatter(members, self.state, _SHARDED, lambda own, states: self._move(own, states, group))
             return []
@@ -524,7 +537,7 @@ class MuSOAP(torch.optim.Optimizer):
         return [(owner, parallel.updated_modes(p, self.state[p], x, group["mode_stride"])) for (p, x), owner in owned]
 
     def _move(self, members: Members, states: Mapping, group: Mapping[str, Any], index: int | None = None) -> None:
-        """Update parameters batch by batch; with ``index``, keep the batches for the next step."""
+        """Update parameters batch by batch. If ``index`` is given, keep the batches for the next step."""
         found = [(id(p), p.data_ptr(), p.dtype, id(states[p]), states[p]["exp_avg"].data_ptr()) for p, _ in members]
         known, batches = self._batches.get(index, ([], []))
         if known != found or not all([batch.is_current() for batch in batches]):  # noqa: C419
@@ -536,14 +549,14 @@ class MuSOAP(torch.optim.Optimizer):
             self._move_batch(batch, group, scratch)
 
     def _move_batch(self, batch: Blocks, group: Mapping[str, Any], scratch: Scratch) -> None:
-        """p ← p − lr √(out/in) · direction."""
+        """Update one batch: p ← p − lr √(out/in) · direction."""
         active, step, refresh = batch.active_modes(group["mode_stride"]), batch.step + 1, group["refresh"]
         x = batch.read(batch.in_order([p.grad for p in batch.params], active.modes), active, scratch, "gradients")
         update_grams(x, active.averages.grams, scratch)
         if _renews(step, refresh):
             self._renew(active.averages, step)
         nesterov_momentum = batch.read(active.means, active, scratch, "momentum").lerp_(x, 1 - group["momentum"])
-        # One update replaces those of the steps in between.
+        # One update replaces the updates of the skipped steps.
         lr = effective_lr(group) * active.period
         update, noise_gate = direction(
             x,
@@ -555,9 +568,9 @@ class MuSOAP(torch.optim.Optimizer):
             block=batch.block,
             first=batch.first,
             precision=torch.finfo(batch.dtype).eps,
-            measure_rank=step <= refresh or (step - 1) % refresh < active.period,  # once for every mode
+            measure_rank=step <= refresh or (step - 1) % refresh < active.period,  # once per mode and refresh
         )
-        if group["weight_decay"] != 0:  # a mode with a small update has a small decay
+        if group["weight_decay"] != 0:  # a mode with a reduced update also decays less
             mult, noise_gate = (1.0, lr * noise_gate) if torch.is_tensor(lr) else (lr, noise_gate)
             decays = batch.per_mode(noise_gate, active)
             add_product_each_(active.weights, active.weights, decays, value=-mult * effective_decay(group))
@@ -565,7 +578,7 @@ class MuSOAP(torch.optim.Optimizer):
         batch.count_step()
 
     def _renew(self, averages: Averages, step: int) -> None:
-        """Renew the bases. Replicas under DistributedDataParallel use those of the first process."""
+        """Update the bases. Replicas under DistributedDataParallel use the bases of the first process."""
         for c, q in zip(averages.grams, averages.bases, strict=True):
             if c is not None and q is not None:
                 q.copy_(first_basis(c) if step == 1 else qr_iteration(c, q))
@@ -573,18 +586,18 @@ class MuSOAP(torch.optim.Optimizer):
                     dist.broadcast(q, dist.get_global_rank(self._replicas, 0), group=self._replicas)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state. Its settings (momentum, learning rates, …) replace those given here, as in torch. Averages are
-        converted to the precision of the parameters.
+        """Load a saved state, including its settings, and convert averages to the precision of the parameters.
 
         Parameters
         ----------
         state_dict : dict
-            What ``state_dict()`` of such an optimizer gave.
+            State dict of a MuSOAP optimizer with the same groups. As in torch's optimizers, its settings (momentum, learning
+            rates, …) override the arguments of the constructor.
 
         Raises
         ------
         MupError
-            If its groups hold other parameters, treat them differently, or have other multipliers.
+            If its groups differ in their parameters, in how these are updated, or in their multipliers.
 
         Examples
         --------
@@ -596,7 +609,7 @@ class MuSOAP(torch.optim.Optimizer):
         """
         check_same_groups(self, state_dict)
         saved, built = state_dict["param_groups"], self.param_groups[0]["steps"]
-        # States of 0.3.0 count steps only for matrices. Capturable optimizers store tensors as lr.
+        # States of release 0.3.0 only count steps for matrices. Capturable optimizers store lr as a tensor.
         taken = max([own["step"] for own in state_dict["state"].values() if isinstance(own.get("step"), int)], default=0)
         groups = [{**ours, **upgraded(theirs)} for ours, theirs in zip(self.param_groups, saved, strict=True)]
         for group in groups:
@@ -604,8 +617,8 @@ class MuSOAP(torch.optim.Optimizer):
         steps = groups[0]["steps"]
         if built not in (None, steps):
             warnings.warn(
-                f"This optimizer was built with steps={built}, and the state that it loads has steps={steps}, which now "
-                f"applies. To end the training after {built} steps, call optimizer.set_steps({built}).",
+                f"This optimizer was built with steps={built}, but the loaded state has steps={steps}, which now applies. "
+                f"To end training after {built} steps, call optimizer.set_steps({built}).",
                 stacklevel=2,
             )
         super().load_state_dict({**state_dict, "param_groups": groups})
@@ -619,35 +632,37 @@ class MuSOAP(torch.optim.Optimizer):
                 for name, value in state_dict["state"].get(key, {}).items():
                     if not torch.is_tensor(value):
                         continue
-                    # torch converts averages to the parameter's type, and does not copy steps.
+                    # torch converts averages to the dtype of the parameter and does not copy steps.
                     own = self.state[p][name]
                     dtype = upcast_dtype(p) if value.is_complex() else upcast_dtype(p).to_real()
                     self.state[p][name] = own.clone() if name == "step" else value.to(own.device, dtype, copy=True)
 
 
 def _changes_nothing(groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether rates and gradients are zero, as in the step with which torch.distributed.checkpoint creates states."""
+    """Return whether rates and gradients are zero, as when torch.distributed.checkpoint steps to create states."""
     if any(float(group["lr"]) != 0 for group in groups):
         return False
     return not any(bool(p.grad.any()) for group in groups for p in group["params"] if p.grad is not None)
 
 
 def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
-    """Raise MupError for learning rates that cannot work, and warn of one that looks like Adam's."""
+    """Raise MupError if a learning rate is invalid, and warn if ``lr`` looks like a learning rate for Adam."""
     for what, value, usual in (("lr", lr, LR), ("adamw_lr", adamw_lr, ADAMW_LR)):
         if value is not None and not (is_number(value) and value <= 1):
-            raise MupError(f"{what} is {value!r}; give a number from 0 to 1, such as {usual:g}.")
+            raise MupError(f"{what} must be a number from 0 to 1, such as {usual:g}, got {value!r}.")
     if lr and lr <= LR / 10:
         warnings.warn(
-            f"lr = {lr:g} is small for MuSOAP: it is the size of an update, not Adam's learning rate, which is adamw_lr; "
-            f"{LR:g} is usual.",
+            f"lr={lr:g} is small for MuSOAP, because lr is the size of an update. Use a value near {LR:g}, and pass "
+            "AdamW's learning rate as adamw_lr.",
             stacklevel=4,
         )
 
 
 def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
-    """Return the state before the first step: momentum, second moments in rotated coordinates, Gram matrix and basis of each
-    axis, and the ratio of norms.
+    """Return the state of a parameter before the first step.
+
+    It contains the momentum, the second moments in rotated coordinates, the Gram matrix and basis of each axis, and the
+    ratio of norms.
     """
     dtype = upcast_dtype(p)
     like: dict[str, Any] = {"dtype": dtype.to_real(), "device": p.device}
@@ -667,7 +682,7 @@ def _new_state(p: torch.Tensor, layout: str) -> dict[str, Any]:
 
 
 def _batches_of(members: Members, states: Mapping, mode_stride: int) -> list[Blocks]:
-    """Stack parameters of equal shapes and numbers of steps, up to the size of a batch."""
+    """Stack parameters with equal shapes and step counts into batches of limited size."""
     equal: dict[tuple, list[tuple[torch.Tensor, str]]] = {}
     for p, layout in members:
         axes = axes_of(p, layout)
@@ -685,5 +700,5 @@ def _batches_of(members: Members, states: Mapping, mode_stride: int) -> list[Blo
 
 
 def _renews(step: int, refresh: int) -> bool:
-    """Return whether bases are renewed: every ``refresh`` steps, and at 1, 2, 4, 8, … before."""
+    """Return whether bases are updated at this step: every ``refresh`` steps, and before that at steps 1, 2, 4, 8, …"""
     return step % refresh == 0 or (step < refresh and step & (step - 1) == 0)

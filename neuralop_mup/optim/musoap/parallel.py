@@ -1,4 +1,4 @@
-"""Distribute matrix updates between processes: each parameter has an owner, which updates it and sends the result."""
+"""Distribute matrix updates among processes. Each parameter has an owner that updates it and sends the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from neuralop_mup.optim.musoap.stacks import PAIR, Members, State, as_real, loca
 
 
 def owners(sizes: Sequence[int], world: int) -> list[int]:
-    """Assign each parameter to a process: in order of decreasing size, to the process with the least work."""
+    """Assign each parameter, in order of decreasing size, to the process with the least work."""
     loads, owner_of = [0] * world, [0] * len(sizes)
     for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         owner_of[i] = loads.index(min(loads))
@@ -23,7 +23,7 @@ def owners(sizes: Sequence[int], world: int) -> list[int]:
 
 
 def check_equal(rates: Sequence[float], steps: int, device: torch.device, group: dist.ProcessGroup) -> None:
-    """Raise MupError unless learning rates and number of steps are equal on all processes."""
+    """Raise MupError unless the learning rates and the number of steps are equal on all processes."""
     own = torch.tensor([*rates, steps], dtype=torch.float64, device=device)
     ends = torch.stack([-own, own])
     dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
@@ -32,22 +32,22 @@ def check_equal(rates: Sequence[float], steps: int, device: torch.device, group:
         low, high = max(zip(least[:-1], most[:-1], strict=True), key=lambda ends: ends[1] - ends[0])
         raise MupError(
             f"Processes have different learning rates (from {low:.3g} to {high:.3g}) or steps (from {least[-1]:.0f} to "
-            f"{most[-1]:.0f}), so their weights would diverge. Pass the same lr, steps and start_error to all processes; "
-            "average an error over them first."
+            f"{most[-1]:.0f}), so their weights would diverge. Pass the same lr, steps and start_error to all processes. "
+            "Average start_error over the processes first."
         )
 
 
 def updated_tensors(p: torch.Tensor, state: State) -> list[torch.Tensor]:
-    """Return the tensors that an update changes: weights and second moments, then bases.
+    """Return the tensors that an update changes: the weights, the second moments, and then all others.
 
-    Every process updates momenta, so they are not included.
+    Momenta are not included, because every process updates them.
     """
     of_bases = [x for name, x in state.items() if torch.is_tensor(x) and not name.startswith("exp_avg")]
     return local_reals([p.detach(), state["exp_avg_sq"], *of_bases])
 
 
 def updated_modes(p: torch.Tensor, state: State, layout: str, period: int) -> list[torch.Tensor]:
-    """Return :func:`updated_tensors`, restricted to the modes of the last step in weights and second moments."""
+    """Return :func:`updated_tensors`, with weights and second moments restricted to the modes of the last step."""
     weights, second, *of_bases = updated_tensors(p, state)
     modes = [axis for axis, letter in enumerate(layout) if letter == "b"]
     if modes:
@@ -79,9 +79,9 @@ def gather_step_scatter(
     sharded: Sequence[str],
     update: Callable[[Members, Mapping], None],
 ) -> None:
-    """Update sharded parameters: gather each on its owner, update it there, and send the parts back.
+    """Gather each sharded parameter on its owner, update it there, and send the shards back.
 
-    This takes two messages per process. Bases are not sharded.
+    This takes two all-to-all exchanges. Bases are not sharded.
     """
     place = _Placement(members)
     owner_of = owners([p.numel() for p, _ in members], place.world)
@@ -112,7 +112,7 @@ def gather_step_scatter(
 
 
 class _Placement:
-    """Placement of one group's parameters: sharded along one axis, over one axis of a mesh."""
+    """Placement of the parameters of one group, which are sharded along one axis over one mesh dimension."""
 
     def __init__(self, members: Members) -> None:
         first = members[0][0]
@@ -121,8 +121,8 @@ class _Placement:
         is_simple = len(along) == 1 and type(places[0][along[0]]).__name__ == "Shard"
         if not is_simple or any(place != places[0] for place in places):
             raise MupError(
-                f"Parameters of one group are placed as {sorted(set(map(str, places)))}, but must all be sharded along one "
-                "axis of one mesh. Use neuralop_mup.shard(model) or torch's fully_shard."
+                "All parameters of a group must be sharded along the same axis of one mesh dimension, got placements "
+                f"{sorted(set(map(str, places)))}. Use neuralop_mup.shard(model) or torch's fully_shard."
             )
         self.axis: int = first.placements[along[0]].dim
         self._group = first.device_mesh.get_group(along[0])
@@ -130,17 +130,17 @@ class _Placement:
         self._like = upcast(local_reals([first]))[0]
 
     def _bounds(self, n: int, rank: int) -> tuple[int, int]:
-        """Return a process's range of n entries, as torch.chunk divides them."""
+        """Return the range of n entries that a process holds, following torch.chunk."""
         size = -(-n // self.world)
         return min(rank * size, n), min((rank + 1) * size, n)
 
     def shape_of(self, x: Any, rank: int) -> tuple[int, ...]:
-        """Return the shape of a process's part, with complex numbers as pairs."""
+        """Return the shape of a process's shard, with complex numbers as pairs."""
         start, end = self._bounds(x.shape[self.axis], rank)
         return (*x.shape[: self.axis], end - start, *x.shape[self.axis + 1 :], *((2,) if x.is_complex() else ()))
 
     def parts_for(self, rank: int, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a process's parts of :func:`updated_tensors`: the first two are sharded, the others are not."""
+        """Return a process's shards of :func:`updated_tensors`. Only the first two tensors are sharded."""
         bounds = [self._bounds(x.shape[self.axis], rank) for x in tensors[:2]]
         divided = [x.narrow(self.axis, start, end - start) for x, (start, end) in zip(tensors, bounds, strict=False)]
         return [*divided, *tensors[2:]]
@@ -148,7 +148,7 @@ class _Placement:
     def exchange(
         self, outgoing: Sequence[Sequence[torch.Tensor]], shapes: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[torch.Tensor]]:
-        """Send tensors to each process in one message, and receive tensors of these shapes."""
+        """Send tensors to each process in one message, and receive tensors with the given shapes."""
         flat = [[as_real(x).to(self._like.dtype).reshape(-1) for x in own] for own in outgoing]
         sent = torch.cat([x for own in flat for x in own]) if any(flat) else self._like.new_empty(0)
         sizes = [[prod(shape) for shape in own] for own in shapes]

@@ -1,11 +1,11 @@
-"""Compute float32 products on CUDA in full precision, by changing torch's global setting temporarily."""
+"""Compute float32 products on CUDA in full precision by temporarily changing torch's global setting."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-# The setting has another name before torch 2.9.
+# Before torch 2.9, the setting has a different name.
 _NAME, _EXACT = (
     ("fp32_precision", "ieee") if hasattr(torch.backends.cuda.matmul, "fp32_precision") else ("allow_tf32", False)
 )
@@ -13,7 +13,7 @@ _NAME, _EXACT = (
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute float32 products on CUDA without TF32: its rounding errors look like small components of a gradient."""
+    """Disable TF32 for float32 products on CUDA, because its rounding errors look like small gradient components."""
     matmul = torch.backends.cuda.matmul
     before = getattr(matmul, _NAME)
     setattr(matmul, _NAME, _EXACT)
@@ -21,6 +21,6 @@ def full_precision() -> Iterator[None]:
         yield
     finally:
         if _NAME == "fp32_precision":
-            matmul.fp32_precision = "none"  # inherit the setting for all backends, possibly the state before
+            matmul.fp32_precision = "none"  # inherit the setting of all backends, which may restore the previous state
         if getattr(matmul, _NAME) != before:
             setattr(matmul, _NAME, before)

@@ -1,6 +1,6 @@
-"""Stack parameters into batches of equal blocks, so that one operator updates all of them.
+"""Stack parameters into batches of equally sized blocks, so that single operators update all of them.
 
-Tensors are viewed as real, with real and imaginary parts on a separate axis, and the other axes in a common order.
+Tensors are viewed as real tensors, with real and imaginary parts on a separate axis and all other axes in a common order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,18 +22,19 @@ from neuralop_mup.torch_private import copy_each_
 PAIR = "p"
 
 Members = Sequence[tuple[Any, str]]  # parameters with their layouts
-State = dict[str, Any]  # a parameter's state
+State = dict[str, Any]  # the optimizer state of a parameter
 
-# Longer axes keep their coordinates: a decomposition takes d³ operations and the bases d² numbers each.
+# Longer axes are not rotated, because a decomposition takes d³ operations and each basis has d² entries.
 MAX_BASIS = 2048
 _PRECISE = (torch.float32, torch.complex64, torch.float64, torch.complex128)
 
 
 class Axes(NamedTuple):
-    """A parameter's axes, without the axis of pairs, in the order of a batch of blocks."""
+    """Axes of a parameter, except the axis of pairs, in the order of a batch of blocks."""
 
     layers: tuple[int, ...]
-    mixed: tuple[int, ...]  # axes of a block, smaller ones first: layers from a to b and from b to a have equal shapes
+    # axes of a block, shortest first, so that layers from a to b and from b to a channels have equal shapes
+    mixed: tuple[int, ...]
     channels: tuple[int, ...]
     modes: tuple[int, ...]
 
@@ -55,22 +56,22 @@ def block_shape(x: torch.Tensor, layout: str) -> tuple[int, int]:
 
 
 def upcast_dtype(x: torch.Tensor) -> torch.dtype:
-    """Return the dtype for averages of a tensor: float16 squares overflow at 256 and vanish at 2e-4."""
+    """Return the dtype for averages, which is at least float32 because squares in float16 overflow or underflow."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
 def upcast(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Convert tensors to :func:`upcast_dtype`, without a copy if they have it."""
+    """Convert tensors to :func:`upcast_dtype`, without a copy if they already have this dtype."""
     return [x if x.dtype in _PRECISE else x.to(upcast_dtype(x)) for x in tensors]
 
 
 def as_real(x: torch.Tensor) -> torch.Tensor:
-    """Return a view of complex numbers as pairs of real numbers. Real tensors do not change."""
+    """Return a view of a complex tensor with pairs of real numbers on the last axis; return real tensors unchanged."""
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 def local_reals(tensors: Iterable[Any]) -> list[torch.Tensor]:
-    """Return :func:`as_real` of this process's part of each tensor."""
+    """Return :func:`as_real` of this process's shard of each tensor."""
     return [as_real(x.to_local() if hasattr(x, "placements") else x) for x in tensors]
 
 
@@ -85,15 +86,15 @@ class ActiveModes(NamedTuple):
     Attributes
     ----------
     period : int
-        Every mode is updated once in so many steps.
+        Number of steps between two updates of a mode.
     modes : tuple
-        Index of the active modes in a permuted parameter; () if it has no modes.
+        Index of the active modes in a permuted parameter, or () if it has no modes.
     shape : tuple of int
         (layers, d_1, …, d_r, parts, channels, *modes), see :mod:`neuralop_mup.optim.musoap.update`.
     unflattened : tuple of int
-        The same shape with separate axes: (parameters, *layers, *mixed, parts, *channels, *modes).
+        The same shape with separate axes, (parameters, *layers, *mixed, parts, *channels, *modes).
     weights, means : list of torch.Tensor
-        Weights of each parameter, with parts on the last axis, and momenta.
+        Weights of each parameter, with real and imaginary parts on the last axis, and momenta.
     averages : Averages
     """
 
@@ -107,9 +108,10 @@ class ActiveModes(NamedTuple):
 
 
 class Blocks:
-    """Parameters of equal sizes that are updated together.
+    """Parameters of equal size that are updated together.
 
-    Each kind of average has one buffer for all parameters, and entries of states become views of it.
+    For each kind of average, one buffer holds the averages of all parameters, and the entries of their states become views
+    of it.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ class Blocks:
         self.params = [p for p, _ in members]
         self.states = [states[p] for p in self.params]
         self.step: int = self.states[0]["step"]
-        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # of gradients
+        self.dtype = next(p.grad.dtype for p in self.params if p.grad is not None)  # dtype of the gradients
         self._axes = [axes_of(p, layout) for p, layout in members]
         self._views: list[tuple[State, str, torch.Tensor, int]] = []
         self._active: dict[tuple[int, int], ActiveModes] = {}
@@ -133,20 +135,21 @@ class Blocks:
         self._orders = [
             (*a.order, *([x.index(PAIR)] if PAIR in x else [])) for a, (_, x) in zip(self._axes, members, strict=True)
         ]
-        self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]  # sizes of layers, mixed, channels and modes
+        # sizes of the layer, mixed, channel and mode axes
+        self._sizes = [tuple(p.shape[axis] for axis in own) for own in axes]
         self.first = tuple(layout[axis] == layout[axes.mixed[0]] for axis in axes.mixed) or (True,)
         self.block = block_shape(p, layout)
         scales = [sqrt(n_out / n_in) for n_in, n_out in (block_shape(*member) for member in members)]
         v, grams, bases = self._adopt("exp_avg_sq"), self._adopt_squares("gram"), self._adopt_squares("basis")
         self._averages = Averages(v, grams, bases, self._adopt("low_rank") if "low_rank" in self.states[0] else None)
-        # √(out/in): one number, or one per layer if they differ.
+        # √(out/in), as one number or, if the values differ, as one number per layer.
         self.scale: float | torch.Tensor = scales[0]
         if len(set(scales)) > 1:
             of_layers = torch.tensor(scales, dtype=v.dtype, device=v.device).repeat_interleave(prod(self._sizes[0]))
             self.scale = of_layers.view(-1, *(1,) * (v.ndim - 1))
 
     def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Stack an entry of all states with permuted axes, and replace it by views. ``names`` has one key per state."""
+        """Stack an entry of all states with permuted axes, and replace the entries by views of the stack."""
         entries = list(zip(self.states, names, orders, strict=True))
         whole = torch.stack([state[name].permute(order) for state, name, order in entries]).contiguous()
         for (state, name, order), own in zip(entries, whole, strict=True):
@@ -155,7 +158,7 @@ class Blocks:
         return whole
 
     def _adopt(self, name: str) -> torch.Tensor:
-        """Adopt an entry with all axes of a parameter, as (layers, d_1, …, d_r, channels, *modes)."""
+        """Stack an entry that has all axes of a parameter into shape (layers, d_1, …, d_r, channels, *modes)."""
         orders = [[sorted(axes.order).index(axis) for axis in axes.order] for axes in self._axes]
         whole = self._keep([name] * len(self.params), orders)
         layers, mixed, channels, modes = self._sizes
@@ -163,7 +166,7 @@ class Blocks:
         return whole.view(len(whole) * prod(layers), *sizes, prod(channels), *modes)
 
     def _adopt_squares(self, what: str) -> PerAxis:
-        """Adopt one (layers, d, d) entry per axis of a block; None for axes without a basis and blocks without axes."""
+        """Stack one (layers, d, d) entry per axis of a block, or return None for axes without a basis."""
         found = PerAxis()
         for i, d in enumerate(self._sizes[1]):
             names, orders = [f"{what}_{axes.mixed[i]}" for axes in self._axes], [(0, 1, 2)] * len(self.params)
@@ -171,8 +174,8 @@ class Blocks:
         return found or [None]
 
     def is_current(self) -> bool:
-        """Return whether the states are the adopted ones, with the same step count."""
-        # Lists, because a generator costs a call per element.
+        """Return whether the states still hold the stacked views and have the same step count."""
+        # Use lists, because a generator costs one call per element.
         counted = all([state.get("step") == self.step for state in self.states])  # noqa: C419
         return counted and all([s.get(n) is x and x.data_ptr() == pointer for s, n, x, pointer in self._views])  # noqa: C419
 
@@ -182,9 +185,9 @@ class Blocks:
             state["step"] = self.step
 
     def active_modes(self, period: int) -> ActiveModes:
-        """Return the modes of the next step: every ``period``-th along the axis with most modes."""
+        """Return the modes that the next step updates: every ``period``-th mode along the axis with the most modes."""
         layers, mixed, channels, modes = self._sizes
-        size = max(modes, default=1)  # without mode axes, everything is updated
+        size = max(modes, default=1)  # without mode axes, all entries are updated
         period = min(period, size)
         key = (period, self.step % period)
         if key not in self._active:
@@ -207,19 +210,19 @@ class Blocks:
         return self._active[key]
 
     def in_order(self, tensors: Iterable[torch.Tensor | None], index: tuple) -> list[torch.Tensor]:
-        """Return views of the active modes of each parameter-shaped tensor, in the batch's order."""
+        """Return views of the active modes of parameter-shaped tensors, with axes in the order of the batch."""
         pairs = zip(tensors, self._orders, strict=True)
         return [x.resolve_conj().permute(order)[index] for x, order in pairs if x is not None]
 
     def read(self, views: list[torch.Tensor], active: ActiveModes, scratch: Scratch, name: str) -> torch.Tensor:
-        """Copy views from :meth:`in_order`, of gradients or momenta, into a named scratch tensor, and return it."""
+        """Copy views returned by :meth:`in_order` into a named scratch tensor, and return this tensor."""
         out = scratch.take(name, active.shape, self._averages.v)
         target = self._unflatten(out, active)
         if self._parts == 1:
             copy_each_(list(target.squeeze(-1)), views)
             return out
-        # On a CPU, interleaved parts slow operators down up to ten times, and copying complex numbers is seven times faster
-        # than copying pairs.
+        # On a CPU, interleaved real and imaginary parts slow operators down by up to a factor of ten. Copying complex
+        # numbers is seven times faster than copying pairs.
         pairs = scratch.take("permuted", target.shape, out)
         copy_each_(list(torch.view_as_complex(pairs) if views[0].is_complex() else pairs), views)
         target.copy_(pairs)
@@ -230,12 +233,12 @@ class Blocks:
         return x.view(active.unflattened).movedim(1 + len(self._sizes[0] + self._sizes[1]), -1)
 
     def per_parameter(self, x: torch.Tensor, active: ActiveModes, scratch: Scratch) -> list[torch.Tensor]:
-        """Split a batch into one tensor per parameter, parts on the last axis."""
+        """Split a batch into one tensor per parameter, with real and imaginary parts on the last axis."""
         unflattened = self._unflatten(x, active)
         return list(unflattened if self._parts == 1 else scratch.copy(unflattened))
 
     def per_mode(self, x: torch.Tensor, active: ActiveModes) -> list[torch.Tensor]:
-        """Split factors per mode (layers, 1, …, 1, channels, *modes) by parameter, with shapes that broadcast."""
+        """Split factors per mode (layers, 1, …, 1, channels, *modes) into one broadcastable tensor per parameter."""
         layers, mixed, channels, _ = self._sizes
         return list(
             x.reshape(len(self.params), *layers, *(1,) * len(mixed), *channels, *active.shape[len(self.first) + 3 :], 1)

@@ -1,11 +1,12 @@
-"""MuSOAP's update direction, as pure functions of stacked gradients and state.
+"""Compute MuSOAP's update direction from stacked gradients and state.
 
-Gradients are real tensors X of shape (layers, d_1, …, d_r, parts, channels, *modes). d_1 … d_r are the axes of a block.
-Channels do not mix, and parts are real and imaginary part. An axis has one basis for all modes of a layer.
+Gradients are real tensors X of shape (layers, d_1, …, d_r, parts, channels, *modes). d_1 … d_r are the axes of a block,
+parts are the real and imaginary parts, and channels do not mix. For each axis of a block, all modes of a layer share one
+basis.
 
-All modes have the same update size, so modes with only rounding errors would move in random directions. Sums in float32 have
-errors of about 1e-7 of the layer's largest gradient. Autocast rounds products below 6e-8 to zero. Both are detected relative
-to the layer's other modes.
+All modes have the same update size, so modes without a gradient above the rounding errors would move in random directions.
+Sums in float32 have errors of about 1e-7 times the layer's largest gradient, and autocast rounds products below 6e-8 to
+zero. Both effects are detected by comparing each mode with the other modes of the layer.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ import torch
 
 # Components below this factor times the root mean square of their mode are damped as rounding errors.
 _NOISE = 1e-5
-# Sums of squares below this factor times the smallest normal number have lost precision.
+# Sums of squares below this factor times the smallest normal number are treated as imprecise.
 _ROOM = 2.0**10
-_TINY = 1e-30  # keeps 0 / 0 at 0
+_TINY = 1e-30  # makes 0 / 0 evaluate to 0
 # Decay of the Gram matrices.
 BASIS_BETA = 0.95
 
@@ -27,41 +28,41 @@ PerAxis = list[torch.Tensor | None]  # one entry per axis of a block
 
 
 class Scratch:
-    """Reusable memory for temporaries, by name. On a CPU, allocation takes half as long as the products."""
+    """Reusable named memory for temporaries, because allocation on a CPU takes half as long as the products."""
 
     def __init__(self) -> None:
         self._held: dict[tuple, torch.Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        """Return an uninitialized tensor in the memory of this name."""
+        """Return an uninitialized tensor that uses the memory with this name."""
         key, numel = (name, like.dtype, like.device), prod(shape)
         if key not in self._held or self._held[key].numel() < numel:
             self._held[key] = torch.empty(numel, dtype=like.dtype, device=like.device)
         return self._held[key][:numel].view(shape)
 
     def copy(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a contiguous copy, which overwrites the last one."""
+        """Return a contiguous copy, which overwrites the previous copy."""
         return self.take("permuted", x.shape, x).copy_(x)
 
     def product(self, q: torch.Tensor, x: torch.Tensor, name: str) -> torch.Tensor:
-        """Return the products of matrices (layers, d, d) and tensors (layers, d, …)."""
+        """Return the products of the matrices (layers, d, d) and the tensors (layers, d, …)."""
         out = self.take(name, x.shape, x)
         torch.bmm(q, x.flatten(2), out=out.flatten(2))
         return out
 
 
 class Averages(NamedTuple):
-    """Views of the state of the active modes, updated in place.
+    """Views of the state of the active modes, which are updated in place.
 
     Attributes
     ----------
     v : torch.Tensor
         Second moments (layers, d_1, …, d_r, channels, *modes).
     grams, bases : list of (torch.Tensor or None)
-        (layers, d, d) for each of d_1 … d_r; None for an axis without a basis.
+        Gram matrices and bases (layers, d, d) for each of d_1 … d_r, or None for an axis without a basis.
     low_rank : torch.Tensor or None
-        Correction of each mode's operator norm for updates of low rank (layers, 1, …, 1, channels, *modes); None for blocks
-        of one row or column.
+        Correction of each mode's operator norm for low-rank updates (layers, 1, …, 1, channels, *modes), or None for blocks
+        with one row or column.
     """
 
     v: torch.Tensor
@@ -91,20 +92,20 @@ def direction(
     precision: float,
     measure_rank: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute Adam's update in the bases, with an equal size for each mode.
+    """Compute Adam's update in the rotated bases, scaled to the same size for each mode.
 
-    With X the gradient and M the Nesterov momentum,
+    For gradient X and Nesterov momentum M, the update U is
 
         V ← β₂ V + (1 − β₂) |Qᵀ X|²,        U = gate · size · Q (Qᵀ M / √V) / operator norm.
 
     Parameters
     ----------
     x, nesterov_momentum : torch.Tensor
-        X and M (layers, d_1, …, d_r, parts, channels, *modes), contiguous; M is the scratch tensor "momentum".
+        X and M (layers, d_1, …, d_r, parts, channels, *modes), contiguous. M must be the scratch tensor "momentum".
     averages : Averages
         State of the active modes, updated in place.
     size : float or torch.Tensor
-        Update size of every mode, lr √(out/in): one number, or one per layer (layers, 1, …, 1).
+        Update size lr √(out/in) of every mode, as one number or as one number per layer (layers, 1, …, 1).
     scratch : Scratch
         Memory for temporaries.
     beta2 : float
@@ -112,7 +113,7 @@ def direction(
     block : (int, int)
         Sizes of a block, m × n.
     first : tuple of bool
-        For each of d_1 … d_r, whether it belongs to the first side of the block.
+        Whether each of the axes d_1 … d_r belongs to the first side of the block.
     precision : float
         Machine epsilon of the gradient's dtype.
     measure_rank : bool
@@ -128,20 +129,20 @@ def direction(
     r = len(averages.bases)
     parts, mixed = r + 1, tuple(range(1, r + 1))
     noise_gate, has_gradient = _noise_gates(x, r, precision, scratch)
-    v = averages.v.movedim(r, 1)  # (layers, d_r, d_1, …), the order of rotated tensors
+    v = averages.v.movedim(r, 1)  # permuted to (layers, d_r, d_1, …), like rotated tensors
     v.lerp_(_squares(_rotated(x, averages.bases, scratch), parts, scratch), 1 - beta2)
     u = _rotated(nesterov_momentum, averages.bases, scratch)
     m, n = block
-    # Adam's divisor, with the noise of the mode as a floor. It is infinite without a gradient, because momentum may outlast
-    # the second moments.
+    # Adam's divisor, bounded below by the noise level of the mode. For modes without a gradient, it is infinite, because
+    # momentum may outlast the second moments.
     floor = torch.where(has_gradient, v.sum(mixed, keepdim=True).sqrt_(), torch.inf)
     root = torch.sqrt(v, out=scratch.take("squares", v.shape, v))
     u.div_(root.add_(floor, alpha=_NOISE / sqrt(m * n)).unsqueeze(parts))
     norm = _squares(u, parts, scratch).sum(mixed, keepdim=True).sqrt_()
-    if min(m, n) == 1:  # channels that do not mix form one block per mode, with an exact norm
+    if min(m, n) == 1:  # if channels do not mix, they form one block per mode, and its norm is exact
         norm = norm.amax(parts, keepdim=True)
     else:
-        # Ratio of operator norm to Frobenius norm for random entries, to first order.
+        # For random entries, the ratio of Frobenius norm to operator norm, to first order.
         size = size * (sqrt(m * n) / (sqrt(m) + sqrt(n)))
         if averages.low_rank is not None:
             if measure_rank:
@@ -154,9 +155,9 @@ def direction(
 def _noise_gates(x: torch.Tensor, r: int, precision: float, scratch: Scratch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each mode's gate and whether it has a gradient (layers, 1, …, 1, channels, *modes).
 
-    gate = r² / (r² + (ε max r)²) · n / max n. Here r is the norm of a mode's gradient, n its number of nonzero entries, and
-    ε the dtype's precision. Maxima are over the modes of a layer. The gate is about 1 for a reliable gradient, and 0 without
-    a gradient.
+    gate = r² / (r² + (ε max r)²) · n / max n, where r is the norm of a mode's gradient, n is its number of nonzero entries,
+    and ε is the precision of the dtype. Maxima are taken over the modes of a layer. The gate is about 1 for a reliable
+    gradient, and 0 without a gradient.
     """
     squares = _squares(x, r + 1, scratch)
     mixed, others = tuple(range(1, r + 1)), tuple(range(r + 1, squares.ndim))
@@ -171,27 +172,27 @@ def _noise_gates(x: torch.Tensor, r: int, precision: float, scratch: Scratch) ->
 
 
 def _rotated(x: torch.Tensor, bases: PerAxis, scratch: Scratch) -> torch.Tensor:
-    """Return Qᵀ x, as (layers, d_r, d_1, …)."""
+    """Return Qᵀ x with shape (layers, d_r, d_1, …)."""
     for axis, q in enumerate(bases):
-        x = x.movedim(1, len(bases)) if axis else x  # the next axis to the front
+        x = x.movedim(1, len(bases)) if axis else x  # move the next axis to the front
         if q is not None:
             x = scratch.product(q.mT, scratch.copy(x) if axis else x, "rotated")
     return x
 
 
 def _rotated_back(x: torch.Tensor, bases: PerAxis, scratch: Scratch) -> torch.Tensor:
-    """Return Q x, in the original order of axes."""
+    """Return Q x with axes in the original order."""
     last = len(bases) - 1
     for axis in reversed(range(len(bases))):
         q = bases[axis]
         if q is not None:
             x = scratch.product(q, x if axis == last else scratch.copy(x), "momentum")
-        x = x.movedim(len(bases), 1) if axis else x  # the last axis to the front
+        x = x.movedim(len(bases), 1) if axis else x  # move the last axis to the front
     return x
 
 
 def _squares(x: torch.Tensor, parts: int, scratch: Scratch) -> torch.Tensor:
-    """Return squared absolute values."""
+    """Return the squared absolute values."""
     first, *rest = x.unbind(parts)
     squares = torch.mul(first, first, out=scratch.take("squares", first.shape, x))
     for part in rest:
@@ -202,10 +203,10 @@ def _squares(x: torch.Tensor, parts: int, scratch: Scratch) -> torch.Tensor:
 def _low_rank(
     u: torch.Tensor, norm: torch.Tensor, block: tuple[int, int], first: tuple[bool, ...], scratch: Scratch
 ) -> torch.Tensor:
-    """Return (Σσ⁴)^(1/4) / (Σσ²)^(1/2), relative to its value for random entries: 1 at full rank, more at low rank.
+    """Return (Σσ⁴)^(1/4) / (Σσ²)^(1/2) relative to its value for random entries, which is larger than 1 at low rank.
 
-    Complex entries of unit variance have E Σσ⁴ = mn(m + n), real ones mn(m + n + 1). ``u`` has shape (layers, d_r, d_1, …,
-    d_(r−1), parts, channels, *modes).
+    For complex entries of unit variance, E Σσ⁴ = mn(m + n). For real entries, E Σσ⁴ = mn(m + n + 1). ``u`` has shape
+    (layers, d_r, d_1, …, d_(r−1), parts, channels, *modes).
     """
     r, (m, n) = len(first), block
     axes = list(zip([*range(2, r + 1), 1], first, strict=True))
@@ -219,9 +220,10 @@ def _low_rank(
 
 
 def _fourth_powers(a: torch.Tensor, scratch: Scratch) -> torch.Tensor:
-    """Return (Σσ⁴)^(1/2) = ‖A Aᴴ‖_F of matrices (parts, batch, m, n), shape (batch,), by products of the shorter side.
+    """Return (Σσ⁴)^(1/2) = ‖A Aᴴ‖_F for matrices (parts, batch, m, n), with shape (batch,).
 
-    With A = X + iY, A Aᴴ = (XXᵀ + YYᵀ) + i(YXᵀ − XYᵀ). torch's product of complex matrices takes four times as long.
+    The product is computed along the shorter side. For A = X + iY, A Aᴴ = (XXᵀ + YYᵀ) + i(YXᵀ − XYᵀ). torch's product of
+    complex matrices takes four times as long.
     """
     a = a.mT if a.shape[2] > a.shape[3] else a
     x, y = a[0], a[-1]
