@@ -218,7 +218,7 @@ def _with_gradients(
                 "defined for models that call each Fourier layer exactly once."
             )
         v, s = layers[name] = seen[0]
-        if not len(v) == len(s) == len(number):  # rows are then not samples
+        if not len(v) == len(s) == len(number):  # the rows do not correspond to samples
             raise MupError(
                 f"{name!r} of this {type(model).__name__} receives {len(v)} row(s), but the output has {len(number)} "
                 "numbers, so the rows do not correspond to samples. Kernels need layers that process the batch sample by "
@@ -227,8 +227,8 @@ def _with_gradients(
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
         raise MupError(
-            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass a function "
-            "output=… of the prediction that depends on every Fourier layer."
+            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass output=…, a "
+            "function of the prediction that depends on every Fourier layer."
         )
     return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 

@@ -23,7 +23,7 @@ from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
 
 def initialize(model: Model) -> Model:
-    """Draw the weights of a model that was parametrized on the meta device, in place.
+    """Draw, in place, the weights of a model that was parametrized on the meta device.
 
     The result is the same as that of :func:`~neuralop_mup.parametrize` on this device, but no second copy of the weights is
     needed. Buffers (running statistics of norms) get their initial values.

@@ -343,7 +343,7 @@ def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> di
         # Check the number of axes here, because the constructor may not check it.
         if key in _MODES and is_size(value) and _as_tuples(each(value, lambda n: 0)) != _as_tuples(each(own, lambda n: 0)):
             raise MupError(
-                f"{key} is {value!r} in the base but {own!r} in the model. Pass the same number of values, one for each "
+                f"The base has {key} = {value!r}, but the model has {own!r}. Pass the same number of values, one for each "
                 "axis."
             )
         _check_choice(part, key, value)
@@ -356,7 +356,7 @@ def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
     are_sizes = key not in _DATA and is_size(at_base) and is_size(own)
     if not are_sizes and not _is_same(at_base, own):
         raise MupError(
-            f"{key} is {at_base!r} in the base but {own!r} in the model{where}. Both must have the same architecture and "
+            f"The base has {key} = {at_base!r}, but the model has {own!r}{where}. Both must have the same architecture and "
             "use the same data. The base may only differ in width, modes and depth."
         )
 

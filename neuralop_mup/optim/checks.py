@@ -59,7 +59,7 @@ def off_plan(groups: Groups, mults: Mapping[Any, tuple[str, float]]) -> str:
     rates: list[tuple[str, float, float, Any]] = []
     for group in groups:
         rule, lr = group.get("rule_mult", 1.0), float(group["lr"])
-        # The group's factors other than the rule's: the multiplier for its role, and one of MuSOAP's two base learning
+        # Factors of the group except the rule's factor: the multiplier for its role, and one of MuSOAP's two base learning
         # rates.
         own = group.get("lr_mult", rule) / rule * group.get("base_lr", 1.0)
         for name, mult in (mults[p] for p in group["params"] if p in mults and lr and own):
@@ -146,7 +146,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
 
 
 def check_groups(resolved: ResolvedModel, groups: Groups, family: str, names: Iterable[str]) -> None:
-    """Raise MupError unless those of the named parameters that are in the groups have the plan's learning rates."""
+    """Raise MupError unless the groups give the named parameters the plan's learning rates."""
     rows = [row for row in resolved.plan.rows if row.name in names]
     mults = {resolved.parameters[row.name]: (repr(row.name), rule_mult(row, family)) for row in rows}
     if problem := off_plan(groups, mults):

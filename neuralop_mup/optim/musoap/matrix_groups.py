@@ -38,7 +38,7 @@ def musoap_groups(
     lr_mult: Mapping[str, float] | None,
     base_scale: float | str | None,
 ) -> list[dict[str, Any]]:
-    """Return groups for matrix updates of size lr √(base_depth / depth), which have ``layouts``, and AdamW's groups."""
+    """Return groups with ``layouts`` for matrix updates of size lr √(base_depth / depth), followed by AdamW's groups."""
     roles = {row.name: row.role for row in resolved.plan.rows}
     kernels = [row.owner for row in resolved.plan.rows if row.tuned_as == "spectral"]
     if not kernels:
