@@ -245,9 +245,9 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
         return f"the kernel is only implemented for SpectralConv on real fields, but this layer is a {type(conv).__name__}"
     grid, order = v.shape[2:], conv.order
     if g.shape[2:] != grid or any(n % 2 for n in grid[:-1]):
-        out = tuple(g.shape[2:])
         return (
-            f"the kernel is only implemented for layers that keep an even grid, but this layer maps {tuple(grid)} to {out}"
+            "the kernel is only implemented for layers that keep an even grid, but this layer maps "
+            f"{tuple(grid)} to {tuple(g.shape[2:])}"
         )
     kept = [min(stored, size) for stored, size in zip(conv.n_modes, (*grid[:-1], grid[-1] // 2 + 1), strict=True)]
     # All axes except the last keep the modes around zero: −K … K − 1 if their number is even, or −K … K if it is odd.

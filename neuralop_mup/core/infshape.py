@@ -1,4 +1,4 @@
-"""Extend mup's base shapes by Fourier-mode dimensions and multipliers.
+"""Extend mup's base shapes with Fourier-mode dimensions and multipliers.
 
 ``mup.MuAdam`` and ``mup.MuSGD`` call three methods of a parameter's ``infshape``. ``ninf()`` returns one of mup's three
 classes. ``width_mult()`` and ``fanin_fanout_mult_ratio()`` return divisors of the learning rate. :class:`MupShape` returns

@@ -221,15 +221,19 @@ def _different_groups(ours: Groups, theirs: Groups, states: Mapping[Any, Mapping
         for p, key in zip(group["params"], saved["params"], strict=True):
             average = states.get(key, {}).get("exp_avg", p)
             if average.shape != p.shape:
-                shapes = f"an average of shape {tuple(average.shape)} for a parameter of shape {tuple(p.shape)}"
-                return f"group {own[0]!r} has {shapes}"
+                return (
+                    f"group {own[0]!r} has an average of shape {tuple(average.shape)} for a parameter of shape "
+                    f"{tuple(p.shape)}"
+                )
         # Only compare the user's multipliers, because modes may have changed since and release 0.3.0 counted depth
         # differently.
         is_variable = "mode_mult" in group or group.get("own_rule")
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if is_variable else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):
-            here, there = group.get("lr_mult"), saved.get("lr_mult")
-            return f"lr_mult of group {own[0]!r} is {here} in the optimizer but {there} in the state"
+            return (
+                f"lr_mult of group {own[0]!r} is {group.get('lr_mult')} in the optimizer but {saved.get('lr_mult')} in the "
+                "state"
+            )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Build MuSOAP's param groups: kernels and hidden layers get matrix updates, other parameters are trained by AdamW.
+"""Build MuSOAP's param groups: kernels and hidden layers get matrix updates, and AdamW trains other parameters.
 
 The plan gives the kind of each axis. Kernels, and the factors of factorized kernels, sum over ``in`` and ``rank_in`` axes
 and produce ``out`` and ``rank_out`` axes. All other axes (modes, joint weights) index independent blocks. A separable kernel
