@@ -428,7 +428,9 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
         if solved := [f"{key} = {part.arguments[key]}" for part in parts for key in part.solved]:
             source += f" (solved from the model's shapes: {', '.join(solved)})"
     else:
-        given = construct(base, "The base function") if callable(base) and not isinstance(base, nn.Module) else base
+        given = (
+            construct(base, "a model with the base function") if callable(base) and not isinstance(base, nn.Module) else base
+        )
         if not isinstance(given, nn.Module):
             raise MupError(
                 f"base must be or return a torch.nn.Module, got {type(given).__name__}. Pass overrides such as "
