@@ -118,7 +118,7 @@ def load_checkpoint(
     name: str | None = None,
     trusted: bool = False,
 ) -> int:
-    """Load a checkpoint, including its plan, that neuralop's Trainer or ``save_training_state`` wrote.
+    """Load a checkpoint written by neuralop's Trainer or ``save_training_state``, including its plan.
 
     All files are validated before any state is loaded. neuralop's ``resume_from_dir`` performs no such checks and repeats
     the last saved epoch. To resume training, use this function instead::

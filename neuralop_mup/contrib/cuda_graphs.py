@@ -53,7 +53,7 @@ def capture_steps(optimizer: MuSOAP) -> None:
     if shared or policy == "now" or {p.device for p in params} - {params[0].device} or not params[0].is_cuda:
         raise MupError(
             "CUDA graphs need a single process with all parameters on one CUDA device, and steps without synchronization. "
-            f"These parameters are on {devices}{', shared between processes' if shared else ''}, and check is {policy!r}. "
+            f"These parameters are on {devices}{', shared between processes' if shared else ''}, with check={policy!r}. "
             "Train without capture_steps."
         )
     for group in optimizer.param_groups:

@@ -218,7 +218,7 @@ def _with_gradients(
                 "defined for models that call each Fourier layer exactly once."
             )
         v, s = layers[name] = seen[0]
-        if not len(v) == len(s) == len(number):  # rows are then not samples
+        if not len(v) == len(s) == len(number):  # the rows do not correspond to samples
             raise MupError(
                 f"{name!r} of this {type(model).__name__} receives {len(v)} row(s), but the output has {len(number)} "
                 "numbers, so the rows do not correspond to samples. Kernels need layers that process the batch sample by "
@@ -227,8 +227,8 @@ def _with_gradients(
     gradients = torch.autograd.grad(number.sum(), [s for _, s in layers.values()], allow_unused=True)
     if cut := [name for name, gradient in zip(layers, gradients, strict=True) if gradient is None]:
         raise MupError(
-            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass a function "
-            "output=… of the prediction that depends on every Fourier layer."
+            f"The output does not depend on {cut[0]!r}, or the model detaches the output of this layer. Pass output=…, a "
+            "function of the prediction that depends on every Fourier layer."
         )
     return {name: (v.detach(), s.detach(), g) for (name, (v, s)), g in zip(layers.items(), gradients, strict=True)}
 
@@ -245,9 +245,9 @@ def _tangent(conv: Any, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor | str:
         return f"the kernel is only implemented for SpectralConv on real fields, but this layer is a {type(conv).__name__}"
     grid, order = v.shape[2:], conv.order
     if g.shape[2:] != grid or any(n % 2 for n in grid[:-1]):
-        out = tuple(g.shape[2:])
         return (
-            f"the kernel is only implemented for layers that keep an even grid, but this layer maps {tuple(grid)} to {out}"
+            "the kernel is only implemented for layers that keep an even grid, but this layer maps "
+            f"{tuple(grid)} to {tuple(g.shape[2:])}"
         )
     kept = [min(stored, size) for stored, size in zip(conv.n_modes, (*grid[:-1], grid[-1] // 2 + 1), strict=True)]
     # All axes except the last keep the modes around zero: −K … K − 1 if their number is even, or −K … K if it is odd.

@@ -53,7 +53,7 @@ def shard(model: Model, mesh: Any = None, **kwargs: Any) -> Model:
     """
     if not isinstance(model, nn.Module) or unwrap(model) is not model:
         raise MupError(
-            f"shard needs an unwrapped model, got {type(model).__name__}. Shard the model first, then compile or wrap it."
+            f"shard needs an unwrapped model, got {type(model).__name__}. Shard the model first, then compile it."
         )
     check_unsharded(model, "shard")
     try:

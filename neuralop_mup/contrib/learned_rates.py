@@ -358,7 +358,7 @@ def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, s
                 if key != "learned"
             }
             if len(kept) < len(found):
-                # In the group's name, replace the joined roles by this role ("aux input+vector" becomes "aux input").
+                # In the group's name, replace the joined roles with this role ("aux input+vector" becomes "aux input").
                 words = group.get("name", "+").split()
                 part["name"] = " ".join(role or "rest" if "+" in word else word for word in words)
             if role is not None:

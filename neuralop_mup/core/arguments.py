@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-# For classes that store their arguments under other names, functions that return the arguments of a model.
+# Functions that return a model's arguments, for classes that store them under other names.
 KEPT: dict[type, Callable[[Any], dict[str, Any]]] = {}
 _POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 _NAMED = (_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
@@ -44,7 +44,7 @@ def _kept_arguments(model: nn.Module) -> dict[str, Any] | None:
 
 
 def keeps_all_arguments(model: nn.Module) -> bool:
-    """Return whether the model stores all its constructor arguments, so that none is a default for an unknown value."""
+    """Return whether the model stores the values of all its constructor arguments, so that no default is assumed."""
     return keeps_arguments(model) or {p.name for p in _parameters(type(model))} <= _stored(model).keys()
 
 

@@ -17,7 +17,7 @@ _SURE = 100.0  # at this threshold, fresh weights are mistaken for rescaled weig
 
 
 def check_init(model: nn.Module, plan: Plan) -> None:
-    """Raise MupError if weights were trained, loaded, rescaled or not initialized by default.
+    """Raise MupError if weights were trained, loaded, rescaled or initialized differently from the default.
 
     Zero weights pass, because multipliers do not change them. Any of three conditions raises an error:
 
@@ -33,9 +33,9 @@ def check_init(model: nn.Module, plan: Plan) -> None:
             "'fan_in', 'mean_fan', …, or a function of the shape that returns the root mean square."
         )
         raise MupError(
-            f"Parameter {row.name!r} {what}. It was trained, rescaled or not initialized by default, so the rule would "
-            "scale it incorrectly. Parametrize a new model, or pass init=False to keep the weights (MuSOAP then uses the "
-            f"lower learning rate for trained weights).{registration if row.init == 'own' else ''}"
+            f"Parameter {row.name!r} {what}. It was trained, rescaled or initialized differently, so the rule would scale "
+            "it incorrectly. Parametrize a new model, or pass init=False to keep the weights (MuSOAP then uses the lower "
+            f"learning rate for trained weights).{registration if row.init == 'own' else ''}"
         )
     parameters, to_fresh, to_scaled, apart = dict(model.named_parameters()), 0.0, 0.0, 0.0
     for row in plan.rows:

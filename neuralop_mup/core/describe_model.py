@@ -159,7 +159,8 @@ def _described(model: nn.Module, prefix: str) -> Iterator[tuple[str, tuple[str, 
 def _info(name: str, param: Param, tensor: torch.Tensor, layer: str, owner: str, registered: bool) -> ParameterInfo:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         raise MupError(
-            f"Parameter {name!r} of {layer} has no shape yet because its module is lazy. Run the model once before."
+            f"Parameter {name!r} of {layer} has no shape yet because its module is lazy. Run the model once to initialize "
+            "it."
         )
     shape = tuple(map(int, param.shape or tensor.shape))  # convert NumPy scalars, which JSON does not support
     if len(param.axes) != len(shape):

@@ -1,4 +1,4 @@
-"""Extend mup's base shapes by Fourier-mode dimensions and multipliers.
+"""Extend mup's base shapes with Fourier-mode dimensions and multipliers.
 
 ``mup.MuAdam`` and ``mup.MuSGD`` call three methods of a parameter's ``infshape``. ``ninf()`` returns one of mup's three
 classes. ``width_mult()`` and ``fanin_fanout_mult_ratio()`` return divisors of the learning rate. :class:`MupShape` returns
@@ -17,12 +17,11 @@ from mup.shape import save_base_shapes as _mup_save
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import replace_file
 
-# Kinds of axes. Channel axes grow with width, rank axes with width and modes, and mode axes with n_modes. ``fixed`` axes
-# have the same size in the base model. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out``
-# axes. ``modes`` axes store both signs of each mode. ``modes_half`` axes (the last axis of a real transform) store n_modes
-# // 2 + 1 entries. ``modes_single`` axes store one sign of each mode, which is K entries (spherical degrees, quadrants of
-# the legacy convolution). ``pair`` axes hold the real and imaginary parts of complex numbers that are stored as real
-# numbers.
+# Kinds of axes. Channel axes grow with width and mode axes grow with n_modes. Rank axes grow with both. ``fixed`` axes have
+# the same size in the base model. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes.
+# ``modes`` axes store both signs of each mode. ``modes_half`` axes (the last axis of a real transform) store n_modes // 2 +
+# 1 entries. ``modes_single`` axes store one sign of each mode, which is K entries (spherical degrees, quadrants of the
+# legacy convolution). ``pair`` axes hold the real and imaginary parts of complex numbers that are stored as real numbers.
 GROWS = ("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single")
 AXES = (*GROWS, "in_fixed", "out_fixed", "fixed", "pair")
 

@@ -1,6 +1,6 @@
 """Initialise models that were parametrized on the meta device.
 
-Weights have their default initialisation times the rule's multipliers. They are drawn layer by layer, using each layer's
+Weights get their default initialisation times the rule's multipliers. They are drawn layer by layer, using each layer's
 ``reset_parameters`` and the ``draw`` functions in its description. Modules are visited in the order of construction, so most
 models get the same random numbers as from their constructor.
 """
@@ -23,7 +23,7 @@ from neuralop_mup.torch_private import RUNNING_NORMS, own_parameters
 
 
 def initialize(model: Model) -> Model:
-    """Draw the weights of a model that was parametrized on the meta device, in place.
+    """Draw, in place, the weights of a model that was parametrized on the meta device.
 
     The result is the same as that of :func:`~neuralop_mup.parametrize` on this device, but no second copy of the weights is
     needed. Buffers (running statistics of norms) get their initial values.
@@ -182,7 +182,7 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter | None:
 
 @contextmanager
 def _gather(module: nn.Module) -> Iterator[None]:
-    """Temporarily replace sharded parameters by complete tensors, and distribute the tensors of rank 0 at the end."""
+    """Temporarily replace sharded parameters with complete tensors, and distribute the tensors of rank 0 at the end."""
     sharded: list[tuple[nn.Module, str, Any]] = [
         (owner, name, parameter)
         for owner in module.modules()

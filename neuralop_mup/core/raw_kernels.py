@@ -38,8 +38,8 @@ _ACTS = (
     "constructor's initialization."
 )
 _LOOKS = (
-    "Its values are uniform on [0, 1/(in·out)), as in many Fourier kernels, but it failed the tests with plane waves. "
-    "Only register it if it is a Fourier kernel with these dimensions."
+    "Its values are uniform on [0, 1/(in·out)), as in many Fourier kernels, but the tests with plane waves failed. Only "
+    "register it if it is a Fourier kernel with these dimensions."
 )
 # Sizes of the small layers. At these sizes, the tests take milliseconds in three dimensions.
 _WIDTH, _MODES = 8, 4

@@ -343,7 +343,7 @@ def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> di
         # Check the number of axes here, because the constructor may not check it.
         if key in _MODES and is_size(value) and _as_tuples(each(value, lambda n: 0)) != _as_tuples(each(own, lambda n: 0)):
             raise MupError(
-                f"{key} is {value!r} in the base but {own!r} in the model. Pass the same number of values, one for each "
+                f"The base has {key} = {value!r}, but the model has {own!r}. Pass the same number of values, one for each "
                 "axis."
             )
         _check_choice(part, key, value)
@@ -356,7 +356,7 @@ def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
     are_sizes = key not in _DATA and is_size(at_base) and is_size(own)
     if not are_sizes and not _is_same(at_base, own):
         raise MupError(
-            f"{key} is {at_base!r} in the base but {own!r} in the model{where}. Both must have the same architecture and "
+            f"The base has {key} = {at_base!r}, but the model has {own!r}{where}. Both must have the same architecture and "
             "use the same data. The base may only differ in width, modes and depth."
         )
 
@@ -428,7 +428,9 @@ def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -
         if solved := [f"{key} = {part.arguments[key]}" for part in parts for key in part.solved]:
             source += f" (solved from the model's shapes: {', '.join(solved)})"
     else:
-        given = construct(base, "The base function") if callable(base) and not isinstance(base, nn.Module) else base
+        given = (
+            construct(base, "a model with the base function") if callable(base) and not isinstance(base, nn.Module) else base
+        )
         if not isinstance(given, nn.Module):
             raise MupError(
                 f"base must be or return a torch.nn.Module, got {type(given).__name__}. Pass overrides such as "

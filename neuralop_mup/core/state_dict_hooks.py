@@ -179,7 +179,7 @@ def _compare(module: nn.Module, state: Any, prefix: str, local_metadata: Mapping
     if status is WeightsStatus.FRESH and any(prefix + row.name not in state for row in plan.rows):
         raise MupError(
             "These weights only contain some of the model's parameters, and initializing the others later would overwrite "
-            "them. Call neuralop_mup.initialize(model) first, then load_state_dict(state, strict=False)."
+            "the loaded values. Call neuralop_mup.initialize(model) first, then load_state_dict(state, strict=False)."
         )
     theirs = None
     if KEY in local_metadata:

@@ -2,7 +2,7 @@
 
 A plan belongs to the unwrapped model. Every function that accepts a model unwraps it with this module, so parameter names
 and learning rates are the same before and after wrapping. FSDP2 (``fully_shard``) is not a wrapper, because it keeps the
-model and replaces its parameters by sharded tensors.
+model and replaces its parameters with sharded tensors.
 """
 
 from typing import Any

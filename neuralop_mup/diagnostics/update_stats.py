@@ -136,7 +136,8 @@ def kernels_of(model: nn.Module) -> dict[str, tuple[Callable[[], torch.Tensor], 
         if isinstance(tensor, DenseTensor):
             axes = _without_pairs(axes_of[f"{name}.tensor"])
         else:
-            size = 1 if isinstance(tensor, TTTensor) else 0  # TT factors have shape (rank, size, rank), others (size, rank)
+            # TT factors have shape (rank, size, rank), others have (size, rank)
+            size = 1 if isinstance(tensor, TTTensor) else 0
             axes = tuple(axes_of[f"{name}.factors.{key}"][size] for key in tensor.factors.keys)
         result[name.removesuffix(".weight")] = (tensor.to_tensor, axes)
     for name, kinds in axes_of.items():

@@ -118,9 +118,9 @@ def needed(name: str, values: torch.Tensor | None) -> torch.Tensor:
 
 
 def relative_l2(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Return ‖values − reference‖ / ‖reference‖ per sample, like neuralop's LpLoss but with gradient 0 at zero, not NaN."""
+    """Return ‖values − reference‖ / ‖reference‖ per sample, as in LpLoss, with gradient 0 instead of NaN at zero."""
     distance = torch.linalg.vector_norm((values - reference).flatten(1), dim=1)
-    # the constant of LpLoss, with which 0 / 0 is 0
+    # the constant of LpLoss, so that 0 / 0 is 0
     return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)
 
 

@@ -59,7 +59,7 @@ def off_plan(groups: Groups, mults: Mapping[Any, tuple[str, float]]) -> str:
     rates: list[tuple[str, float, float, Any]] = []
     for group in groups:
         rule, lr = group.get("rule_mult", 1.0), float(group["lr"])
-        # The group's factors other than the rule's: the multiplier for its role, and one of MuSOAP's two base learning
+        # Factors of the group except the rule's factor: the multiplier for its role, and one of MuSOAP's two base learning
         # rates.
         own = group.get("lr_mult", rule) / rule * group.get("base_lr", 1.0)
         for name, mult in (mults[p] for p in group["params"] if p in mults and lr and own):
@@ -146,7 +146,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, family: 
 
 
 def check_groups(resolved: ResolvedModel, groups: Groups, family: str, names: Iterable[str]) -> None:
-    """Raise MupError unless those of the named parameters that are in the groups have the plan's learning rates."""
+    """Raise MupError unless the groups give the named parameters the plan's learning rates."""
     rows = [row for row in resolved.plan.rows if row.name in names]
     mults = {resolved.parameters[row.name]: (repr(row.name), rule_mult(row, family)) for row in rows}
     if problem := off_plan(groups, mults):
@@ -221,15 +221,19 @@ def _different_groups(ours: Groups, theirs: Groups, states: Mapping[Any, Mapping
         for p, key in zip(group["params"], saved["params"], strict=True):
             average = states.get(key, {}).get("exp_avg", p)
             if average.shape != p.shape:
-                shapes = f"an average of shape {tuple(average.shape)} for a parameter of shape {tuple(p.shape)}"
-                return f"group {own[0]!r} has {shapes}"
+                return (
+                    f"group {own[0]!r} has an average of shape {tuple(average.shape)} for a parameter of shape "
+                    f"{tuple(p.shape)}"
+                )
         # Only compare the user's multipliers, because modes may have changed since and release 0.3.0 counted depth
         # differently.
         is_variable = "mode_mult" in group or group.get("own_rule")
         mults = [g.get("lr_mult", 1.0) / (g.get("rule_mult", 1.0) if is_variable else 1.0) for g in (group, saved)]
         if not math.isclose(*mults, rel_tol=1e-6):
-            here, there = group.get("lr_mult"), saved.get("lr_mult")
-            return f"lr_mult of group {own[0]!r} is {here} in the optimizer but {there} in the state"
+            return (
+                f"lr_mult of group {own[0]!r} is {group.get('lr_mult')} in the optimizer but {saved.get('lr_mult')} in the "
+                "state"
+            )
     return ""
 
 

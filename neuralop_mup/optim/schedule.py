@@ -45,7 +45,7 @@ _ANYTIME_SHARE, _ANYTIME_STEPS = 0.7, 100
 # ratio of learning rate to initial error.
 _TRAINED_MOST, _TRAINED_STEPS, _TRAINED_SHARE = 0.06, 3000, 0.25
 _LARGEST_ERROR = 3.0
-# Exponent in the update of m. If the rate rises by 7 %, N − m is halved.
+# Exponent in the update of m (see the module docstring). If the rate rises by 7 %, N − m is halved.
 _RESTART = 10
 _ROUNDING = 1e-6
 
@@ -190,8 +190,8 @@ def move_end(groups: Sequence[Group], steps: Any) -> None:
     check_count("steps", steps, "optimizer steps")
     if steps <= taken:
         raise MupError(
-            f"steps must be greater than the number of steps already taken, {taken:,}, got {steps}. Pass the total number "
-            "of steps to set_steps, or end training with optimizer.cooldown(n)."
+            f"set_steps({steps}) is not possible because {taken:,} steps were already taken. Pass the total number of "
+            "steps, including these, or end training with optimizer.cooldown(n)."
         )
     for group in groups:
         if group["base_scale"] is not None:

@@ -134,7 +134,7 @@ def test_models_and_bases_that_do_not_fit(build, base, names):
 
 
 def test_a_base_that_is_wider_than_the_model():
-    with pytest.warns(UserWarning, match="16 channels at base and 4 here"):
+    with pytest.warns(UserWarning, match="16 channels in the base but 4 in the model"):
         nm.parametrize(_fno(4), base={"hidden_channels": 16})
 
 

@@ -220,7 +220,7 @@ def test_what_is_compiled_is_not_measured():
 def test_an_ambiguous_estimate_warns(monkeypatch):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     model, optimizer = _built(MODELS["one after the other"][0]())
-    with pytest.warns(UserWarning, match=r"assumes 3 Fourier layers.*lr=0\.03 \* \(3 / L\) \*\* 0\.5"):
+    with pytest.warns(UserWarning, match=r"assumes 3 successive Fourier layers.*lr=0\.03 \* \(3 / L\) \*\* 0\.5"):
         _step(model, optimizer)
     _step(model, optimizer)
     assert _is_rate_of(optimizer, 3)

@@ -50,7 +50,8 @@ def kernel(weight: nn.Module, prefix: str, axes: tuple[str, ...], sizes: tuple[i
     if isinstance(weight, TTTensor):
         root, last, ranks = is_out.index(True), len(axes) - 1, tuple(map(int, weight.rank))
         for i, (name, kind, size) in enumerate(zip(names, axes, sizes, strict=True)):
-            # From both ends, which have outer rank 1, the maps of the train lead to the factor with the output channels.
+            # Starting from both ends, which have outer rank 1, the factors of the tensor train map towards the factor with
+            # the output channels.
             left = "fixed" if i == 0 else "rank_in" if i <= root else "rank_out"
             right = "fixed" if i == last else "rank_in" if i >= root else "rank_out"
             params[name] = factor((left, kind, right), (ranks[i], size, ranks[i + 1]), names, 1.0)

@@ -12,7 +12,7 @@ from neuralop_mup.core.layers.registry import Alias, Description, Param, layer_t
 
 @layer_type(MuReadout)
 def readout(layer: MuReadout) -> Description:
-    """Describe a weight (out, in) that is initialised as in a linear layer. The bias is described by the linear layer."""
+    """Describe a weight (out, in) that is initialised as in a linear layer. The bias is described as in nn.Linear."""
     return {"weight": Param("hidden", ("out", "in"), "fan_in", divided=True)}
 
 

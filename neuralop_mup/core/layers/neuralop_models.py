@@ -31,7 +31,7 @@ def codano(model: CODANO) -> Description:
 
 
 def uno(model: Any) -> dict[str, Any]:
-    """Return the arguments of UNO that it stores in one-element tuples, in the first block or in the horizontal skip."""
+    """Return those arguments of UNO that are stored in one-element tuples, in the first block or in the horizontal skip."""
     block, skips = model.fno_blocks[0], list(model.horizontal_skips.values())
     skip_types = {"Flattened1dConv": "linear", "SoftGating": "soft-gating", "Identity": "identity"}
     norm_types = {"GroupNorm": "group_norm", "InstanceNorm": "instance_norm", "BatchNorm": "batch_norm", "AdaIN": "ada_in"}
@@ -45,7 +45,7 @@ def uno(model: Any) -> dict[str, Any]:
 
 
 def codano_arguments(model: Any) -> dict[str, Any]:
-    """Return the arguments of CODANO that it stores under other names or, for the encoding's last modes, halves in place."""
+    """Return those arguments of CODANO that are stored under other names or, like the encoding's last modes, halved."""
     layer, modes = model.attention_layers[0], model.positional_encoding_modes
     lifting, projection = model.lifting or None, model.projection
     return {

@@ -46,7 +46,7 @@ def afno_layer(layer: Any) -> Description:
 
 @layer_type("physicsnemo.AFNO")
 def afno(model: Any) -> Description:
-    """Describe a vision transformer with AFNO layers instead of attention and a constant std of linear layers."""
+    """Describe a vision transformer with AFNO layers as attention. Its linear layers have a constant std."""
     drawn: dict[str, Any] = {"init": lambda shape: AFNO_STD, "draw": lambda p, std: torch.nn.init.trunc_normal_(p, std=std)}
     params = {"pos_embed": Param("vector", ("fixed", "fixed", "out"), **drawn)}
     matrix, bias = Param("hidden", ("out", "in"), **drawn), Param("vector", ("out",), draw=lambda p, std: p.zero_())

@@ -1,4 +1,4 @@
-"""Describe the recurrent neural operator, which neuralop releases after 2.0 contain."""
+"""Describe the recurrent neural operator, which was added to neuralop after release 2.0."""
 
 import torch
 from neuralop.layers.rno_block import RNOBlock, RNOCell

@@ -1,4 +1,4 @@
-"""Describe torch layers that neuralop's models do not use but models that contain them may."""
+"""Describe torch layers that neuralop's models do not use, but that larger models around them may contain."""
 
 from math import prod
 

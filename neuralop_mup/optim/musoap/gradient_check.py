@@ -85,7 +85,7 @@ class GradientCheck:
             self._reported += new
             raise MupError(
                 f"A gradient of {'an earlier step' if new == 1 else f'{new} earlier steps'} was not finite or too large to "
-                "square, so all its gradients were replaced by zero, and this step was not taken. Check the loss and the "
+                "square, so all its gradients were set to zero, and this step was not taken. Check the loss and the "
                 'batch, lower the learning rate, or clip gradients. To find the parameter, pass check="now". To continue '
                 'without an error, pass check="skip".'
             )

@@ -1,4 +1,4 @@
-"""Build MuSOAP's param groups: kernels and hidden layers get matrix updates, other parameters are trained by AdamW.
+"""Build MuSOAP's param groups: kernels and hidden layers get matrix updates, and AdamW trains other parameters.
 
 The plan gives the kind of each axis. Kernels, and the factors of factorized kernels, sum over ``in`` and ``rank_in`` axes
 and produce ``out`` and ``rank_out`` axes. All other axes (modes, joint weights) index independent blocks. A separable kernel
@@ -38,7 +38,7 @@ def musoap_groups(
     lr_mult: Mapping[str, float] | None,
     base_scale: float | str | None,
 ) -> list[dict[str, Any]]:
-    """Return groups for matrix updates of size lr √(base_depth / depth), which have ``layouts``, and AdamW's groups."""
+    """Return groups with ``layouts`` for matrix updates of size lr √(base_depth / depth), followed by AdamW's groups."""
     roles = {row.name: row.role for row in resolved.plan.rows}
     kernels = [row.owner for row in resolved.plan.rows if row.tuned_as == "spectral"]
     if not kernels:

@@ -568,7 +568,8 @@ class MuSOAP(torch.optim.Optimizer):
             block=batch.block,
             first=batch.first,
             precision=torch.finfo(batch.dtype).eps,
-            measure_rank=step <= refresh or (step - 1) % refresh < active.period,  # once per mode and refresh
+            # once per mode between two updates of the bases
+            measure_rank=step <= refresh or (step - 1) % refresh < active.period,
         )
         if group["weight_decay"] != 0:  # a mode with a reduced update also decays less
             mult, noise_gate = (1.0, lr * noise_gate) if torch.is_tensor(lr) else (lr, noise_gate)
@@ -652,7 +653,7 @@ def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
             raise MupError(f"{what} must be a number from 0 to 1, such as {usual:g}, got {value!r}.")
     if lr and lr <= LR / 10:
         warnings.warn(
-            f"lr={lr:g} is small for MuSOAP, because lr is the size of an update. Use a value near {LR:g}, and pass "
+            f"lr = {lr:g} is small for MuSOAP, because lr is the size of an update. Use a value near {LR:g}, and pass "
             "AdamW's learning rate as adamw_lr.",
             stacklevel=4,
         )

@@ -149,7 +149,7 @@ class Blocks:
             self.scale = of_layers.view(-1, *(1,) * (v.ndim - 1))
 
     def _keep(self, names: Sequence[str], orders: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Stack an entry of all states with permuted axes, and replace the entries by views of the stack."""
+        """Stack an entry of all states with permuted axes, and replace the entries with views of the stack."""
         entries = list(zip(self.states, names, orders, strict=True))
         whole = torch.stack([state[name].permute(order) for state, name, order in entries]).contiguous()
         for (state, name, order), own in zip(entries, whole, strict=True):
