@@ -1,6 +1,7 @@
 """Data as training gets it: pairs of fields by split, their checks, normalization and fingerprint."""
 
 import copy
+import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,6 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
@@ -324,12 +324,12 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
         )
 
 
-def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> np.ndarray:
-    """Raise MupError for a sample of fields that nothing can be learned from; return a number for what each sample holds.
+def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> list[bytes]:
+    """Raise MupError for a sample of fields that nothing can be learned from. Return a hash of each sample.
 
     Graphs and points are not checked.
     """
-    first, seen = 0, [np.empty(0, np.uint64)]
+    first, seen = 0, []
     for batch in batches:
         if not all(torch.is_tensor(batch[letter]) and batch[letter].ndim > 2 for letter in "xy"):
             break
@@ -342,23 +342,22 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
                 f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, which has no relative error: "
                 "remove such samples, or give another loss, loss=function(y_pred, y, **batch)."
             )
-        seen.append(_digests(batch["x"]) ^ _digests(batch["y"]))
-    return np.concatenate(seen)
+        seen += _digests(batch["x"], batch["y"])
+    return seen
 
 
-def _digests(values: torch.Tensor) -> np.ndarray:
-    """Return a number for the content of each sample, from some of its values."""
-    flat = values.flatten(1)
-    some = flat[:, :: max(1, flat.shape[1] // _LOOKED_AT)].numpy(force=True).astype(np.complex128)
-    bits = np.ascontiguousarray(some).view(np.uint64)
-    weights = np.random.RandomState(0).randint(1, 2**62, bits.shape[1]).astype(np.uint64) * 2 + 1
-    return (bits * weights).sum(1, dtype=np.uint64)
+def _digests(*fields: torch.Tensor) -> Iterator[bytes]:
+    """Yield a hash of each sample, computed from some of its values."""
+    flat = [field.flatten(1) for field in fields]
+    some = [own[:, :: max(1, own.shape[1] // _LOOKED_AT)].contiguous().numpy(force=True) for own in flat]
+    for rows in zip(*some, strict=True):
+        yield hashlib.blake2b(b"".join(row.tobytes() for row in rows), digest_size=16).digest()
 
 
-def _warn_of_shared(seen: Mapping[str, np.ndarray]) -> None:
-    """Warn where two splits share samples."""
+def _warn_of_shared(seen: Mapping[str, Sequence[bytes]]) -> None:
+    """Warn if two splits share samples."""
     for one, other in combinations(seen, 2):
-        if n := int(np.isin(seen[other], seen[one]).sum()):
+        if n := sum(map({*seen[one]}.__contains__, seen[other])):
             warnings.warn(
                 f"{n} of {len(seen[other])} samples of {other} are in {one} as well, so the error on {other} says little "
                 "about new samples: give each split different samples.",
