@@ -346,7 +346,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _split(groups: Iterable[Mapping[str, Any]], role_of: Mapping[torch.Tensor, str]) -> list[dict[str, Any]]:
-    """Split each group by learned role. Parameters with other roles form a separate group."""
+    """Split each group by the roles with a learned rate. Parameters with other roles form a separate group."""
     parts: list[dict[str, Any]] = []
     for group in groups:
         found = [role_of.get(p) for p in group["params"]]

@@ -173,7 +173,8 @@ def match_channels(model: nn.Module, reference: nn.Module, starts: int = 20) -> 
                 permutation = _assign(weights, theirs, [known for known in axes if not others[known] & unmatched])
             _permute(weights, axes, permutation)
             unmatched.difference_update(axes)
-        while sum(_improve(weights, theirs, axes) for axes in sets):  # every improvement is above rounding, so this ends
+        # Improvements exceed the rounding error, so the loop ends.
+        while sum(_improve(weights, theirs, axes) for axes in sets):
             pass
         found.append((_product(weights, theirs), weights))
     for name, p in max(found, key=lambda pair: pair[0])[1].items():

@@ -86,8 +86,8 @@ def describe_model(model: nn.Module, prefix: str = "") -> dict[str, ParameterInf
     Returns
     -------
     dict of str to ParameterInfo
-        Descriptions by qualified name, in the order of ``named_parameters``. Undescribed parameters have the init
-        ``unknown``.
+        Descriptions by qualified name, in the order of ``named_parameters``. Parameters without a description
+        have the init ``unknown``.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from neuralop_mup.files import replace_file
 # Kinds of axes. Channel axes grow with width and mode axes grow with n_modes. Rank axes grow with both. ``fixed`` axes have
 # the same size in the base model. A factor of a factorized kernel sums over ``rank_in`` axes and produces ``rank_out`` axes.
 # ``modes`` axes store both signs of each mode. ``modes_half`` axes (the last axis of a real transform) store n_modes // 2 +
-# 1 entries. ``modes_single`` axes store one sign of each mode, which is K entries (spherical degrees, quadrants of the
+# 1 entries. ``modes_single`` axes store one sign of each mode, i.e. K entries (spherical degrees, quadrants of the
 # legacy convolution). ``pair`` axes hold the real and imaginary parts of complex numbers that are stored as real numbers.
 GROWS = ("in", "out", "rank_in", "rank_out", "modes", "modes_half", "modes_single")
 AXES = (*GROWS, "in_fixed", "out_fixed", "fixed", "pair")

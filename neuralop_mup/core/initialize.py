@@ -2,7 +2,7 @@
 
 Weights get their default initialisation times the rule's multipliers. They are drawn layer by layer, using each layer's
 ``reset_parameters`` and the ``draw`` functions in its description. Modules are visited in the order of construction, so most
-models get the same random numbers as from their constructor.
+models get the random numbers that their constructor would draw.
 """
 
 from collections.abc import Iterator, Mapping

@@ -183,7 +183,7 @@ def check_no_plan(model: nn.Module, rescales: bool = False) -> None:
     if has_plan or any(hasattr(p, "infshape") for p in model.parameters()):
         raise MupError(
             f"This {type(model).__name__} or one of its submodules is already parametrized by this package or by mup, or "
-            "was parametrized before a call of unparametrize. Rescaling its weights twice would be incorrect. Build a new "
+            "was parametrized before unparametrize was called. Rescaling its weights twice would be incorrect. Build a new "
             "model, or call neuralop_mup.unparametrize on the parametrized module and pass init=False."
         )
 

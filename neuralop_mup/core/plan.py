@@ -11,7 +11,7 @@ from neuralop_mup.core.infshape import MupShape
 from neuralop_mup.core.rules import OF_INIT, RULE_VERSION, RULES, ModeRule, Size, check_multipliers
 from neuralop_mup.errors import MupError, nearest
 
-# Increase this number if plans of the same rules change. Revision 1 changed κ of kernels with one growing side.
+# Increase this number if the same rules produce different plans. Revision 1 changed κ of kernels with one growing side.
 REVISION = 1
 
 

@@ -351,7 +351,7 @@ def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> di
 
 
 def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
-    """Raise MupError if the base differs from the model in an argument that is not a size or is a size of the data."""
+    """Raise MupError if the base differs from the model in a choice, or in a size of the data."""
     own, where = part.arguments.get(key), f" in {part.name!r}" if part.name else ""
     are_sizes = key not in _DATA and is_size(at_base) and is_size(own)
     if not are_sizes and not _is_same(at_base, own):

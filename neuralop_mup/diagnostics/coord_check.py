@@ -323,7 +323,7 @@ def coord_check(
     seeds = list(seeds)
     if len(sizes) < 2 or not batches or not seeds or not steps or steps[0] < 1:
         raise MupError(
-            "A coordinate check needs at least two sizes, one batch and one seed, and steps of at least 1. Got sizes "
+            "A coordinate check needs at least two sizes, one batch, one seed and one step. Got sizes "
             f"{sizes}, {len(batches)} batches, seeds {seeds} and steps {steps}."
         )
     records: list[dict[str, Any]] = []

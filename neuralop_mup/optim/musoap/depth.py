@@ -114,7 +114,7 @@ class DepthMeasurement:
             owner = resolved.model.get_submodule(row.owner)
             self._parameters.setdefault(owner, []).append(resolved.parameters[row.name])
         self._reached: set[nn.Module] = set()
-        self._hidden = Counter[nn.Module]()  # applications in backward passes minus applications that a gradient reached
+        self._hidden = Counter[nn.Module]()  # how often backward passes applied it without a gradient reaching it
         handles = [owner.register_forward_hook(_Hook(weakref.ref(self))) for owner in self._parameters]
         self._removal = weakref.finalize(self, _remove, handles)
 
