@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from xarray import Dataset
@@ -13,12 +13,17 @@ from neuralop_mup.lab.data.axes import LEAST, described, fields_of, grid_of, lab
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.files import SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
-from neuralop_mup.lab.data.own import _LEAST, _PIECES, OwnData
 from neuralop_mup.lab.data.readers import dataset_of, read_files
 from neuralop_mup.lab.data.windows import WindowReader
 
+if TYPE_CHECKING:
+    from neuralop_mup.lab.data.own import OwnData
 
-def open_sources(own: OwnData) -> dict[str, list[Dataset]]:
+_LEAST = 10  # samples
+_PIECES = 10  # of a trajectory, if there are too few trajectories for train, val and test
+
+
+def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     """Return Datasets with input and output by split, checked and selected.
 
     Parameters
@@ -106,7 +111,7 @@ def _by(grid: Sequence[int]) -> str:
 # Splits
 
 
-def open_parts(own: OwnData) -> dict[str, WindowReader]:
+def open_parts(own: "OwnData") -> dict[str, WindowReader]:
     """Return the pairs of input and output of each split.
 
     Raises
@@ -143,12 +148,12 @@ def n_samples(group: Sequence[Dataset]) -> int:
     return sum(data.sizes.get(SAMPLE, 1) for data in group)
 
 
-def is_cut(own: OwnData) -> bool:
+def is_cut(own: "OwnData") -> bool:
     """Return whether there is only one trajectory or two, which are cut in pieces to be split."""
     return TIME in own.first.sizes and 0 < n_samples(own.sources.get("all", ())) < len(SPLITS)
 
 
-def _check_steps(own: OwnData) -> None:
+def _check_steps(own: "OwnData") -> None:
     """Raise MupError where the steps in time do not fit the data."""
     first = own.first
     if TIME not in first.sizes:
@@ -178,7 +183,7 @@ def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
     return made
 
 
-def _in_steps(own: OwnData, group: Sequence[Dataset]) -> list[Dataset]:
+def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
     """Return trajectories with frames that are a step of the model apart, without those that are too short."""
     if TIME not in group[0].sizes:
         return list(group)
@@ -196,7 +201,7 @@ def _in_steps(own: OwnData, group: Sequence[Dataset]) -> list[Dataset]:
     return long_enough
 
 
-def _fewer(order: np.ndarray, own: OwnData) -> np.ndarray:
+def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
     if len(order) < own.n_train:
         raise MupError(f"n_train = {own.n_train} is more than the {len(order)} training samples of {own.title}.")
     chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
@@ -206,7 +211,7 @@ def _fewer(order: np.ndarray, own: OwnData) -> np.ndarray:
 # Lines of the report
 
 
-def describe(own: OwnData) -> dict[str, str]:
+def describe(own: "OwnData") -> dict[str, str]:
     """Return how the data was read, by topic."""
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
@@ -227,7 +232,7 @@ def describe(own: OwnData) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _time_text(own: OwnData, train: WindowReader) -> str:
+def _time_text(own: "OwnData", train: WindowReader) -> str:
     every = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(n_samples([data]))]
     step = max(every) - 1 if own.time_step == "last" else int(own.time_step or 1)
     before = ", ".join(str(step * number) for number in range(own.history))
@@ -243,7 +248,7 @@ def _time_text(own: OwnData, train: WindowReader) -> str:
     return "; ".join(found)
 
 
-def _split_text(own: OwnData) -> str:
+def _split_text(own: "OwnData") -> str:
     known = {split: group for split, group in own.sources.items() if split != "all"}
     found = []
     for split, group in known.items():

@@ -16,8 +16,6 @@ from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.data.problem_data import ProblemData, check_single
 from neuralop_mup.validation import check_count, check_number, is_number
 
-_LEAST = 10  # samples
-_PIECES = 10  # of a trajectory, where there are too few trajectories for train, val and test
 _CHOICES = {
     "shuffle": (True, False),
     "pushforward": (True, False),
