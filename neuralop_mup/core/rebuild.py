@@ -227,13 +227,14 @@ def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], b
                 f"{cls} contains no Fourier kernel of a known type, so its width is unknown. Parametrize the complete "
                 f"neural operator, or pass its base: nm.parametrize(model, base=lambda: {cls}(…))."
             )
+        missing = next((key for key in names_of_arguments(type(model)) if key not in vars(model)), "hidden_channels")
         sizes, small = ("these sizes", "") if overrides else (reference, ", init_mult={'kernel': 0.1}")
         raise MupError(
             f"{cls} cannot be built {f'from overrides {dict(base)}' if overrides else 'at the reference size'}, because it "
             "does not store all its constructor arguments, or none of them is the width of its kernels (usual names: "
             f"{', '.join(WIDTHS)}). Write nm.parametrize(model, base=lambda: {cls}(…){small}) with {sizes} and all other "
             f"arguments as in the model. Alternatively, let {cls} store each argument under its own name "
-            "(self.hidden_channels = hidden_channels)."
+            f"(self.{missing} = {missing})."
         )
     return rebuildable
 

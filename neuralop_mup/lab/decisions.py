@@ -403,8 +403,8 @@ def check_batch(
     except Exception as error:  # the model is the user's
         raise MupError(
             f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields are "
-            "(n, channels, *grid), x.movedim(-1, 1) and y likewise where channels are last, and the model must take as many "
-            "channels as x has."
+            "(n, channels, *grid); use x.movedim(-1, 1) if channels are last. The model needs as many in_channels as x has, "
+            "one number in n_modes per axis, and a forward(self, x, **_) that accepts further keyword arguments."
         ) from error
     if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
         raise MupError(
