@@ -121,7 +121,9 @@ def test_samples_that_two_splits_share(form):
         source.load().check()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for pair in ((x, y), (x, x), (x > 0, y > 0)):  # outputs that equal their inputs, and fields of zeros and ones
+        inside = np.zeros((40, 64, 64), np.float32)  # zero outside of a few columns
+        inside[:, 20:40, 3:13] = array(40, 20, 10)
+        for pair in ((x, y), (x, x), (x > 0, y > 0), (inside, inside)):  # also outputs equal to inputs, zeros and ones
             as_source(tuple(np.asarray(part, np.float32) for part in pair)).load().check()
 
 
