@@ -346,7 +346,7 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
 
 def _digests(*fields: torch.Tensor) -> Iterator[bytes]:
     """Yield a hash of each sample."""
-    for sample in zip(*(field.contiguous().numpy(force=True) for field in fields), strict=True):
+    for sample in zip(*(part.contiguous().numpy(force=True) for part in fields), strict=True):
         yield hashlib.blake2b(b"".join(own.tobytes() for own in sample), digest_size=16).digest()
 
 
