@@ -205,7 +205,8 @@ def _sample_groups(names: Sequence[str]) -> set[str]:
 def _read_hdf5(path: Path) -> list[Dataset]:
     """Read arrays by their paths. Where groups are a sample each, ``*`` stands for their names.
 
-    Their fields become one array with an axis of samples, or a Dataset each where lengths differ.
+    An array of the groups gets an axis of samples. One that is equal in all groups and has at most one axis stays single.
+    Where lengths or coordinates differ, the result is a Dataset for each group.
     """
     whole: dict[str, Variable] = {}
     samples: dict[str, dict[str, Variable]] = defaultdict(dict)
@@ -218,24 +219,43 @@ def _read_hdf5(path: Path) -> list[Dataset]:
         for key in names:
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
-            if star in whole or star in attrs:
-                continue  # of what is no field, the first sample stands for all
+            if star in attrs:
+                continue  # the attributes of the first sample are used for all
             entry = file[key]
             if not _is_array(key, entry):
                 attrs[star] = _plain(entry.attrs)
-            elif group in groups and entry.ndim > 1:
+            elif group in groups:
                 samples[group][star] = _variable_of(path, key, entry)
             else:
                 whole[star] = _variable_of(path, key, entry)
-    if len({tuple((star, part.shape) for star, part in fields.items()) for fields in samples.values()}) < 2:
-        parts = list(samples.values())
+    parts = list(samples.values())
+    shared = {star: part for star, part in (parts[0] if parts else {}).items() if _is_equal([p.get(star) for p in parts])}
+    parts = [{star: part for star, part in fields.items() if star not in shared} for fields in parts]
+    differs = any(is_coordinate(star, part) and part.ndim < 2 for fields in parts for star, part in fields.items())
+    if not differs and len({tuple((star, part.shape) for star, part in fields.items()) for fields in parts}) < 2:
         joined = {star: _joined([fields[star] for fields in parts]) for star in (parts[0] if parts else ())}
-        return [_decoded(whole | joined, attrs)]
+        return [_decoded(whole | shared | joined, attrs)]
     found = []
-    for group, fields in samples.items():
-        single = {star: _joined([part]) for star, part in fields.items()}
-        found.append(_decoded(whole | single, attrs | {"file": f"{path}/{group}"}))
+    for group, fields in zip(samples, parts, strict=True):
+        single = {star: part if _is_axis(star, part) else _joined([part]) for star, part in fields.items()}
+        found.append(_decoded(whole | shared | single, attrs | {"file": f"{path}/{group}"}))
     return found
+
+
+def _is_axis(key: str, variable: Variable) -> bool:
+    """Return whether an array is the coordinate of one axis."""
+    return variable.ndim == 1 and variable.size > 1 and is_coordinate(key, variable)
+
+
+def _is_equal(parts: Sequence[Variable | None]) -> bool:
+    """Return whether arrays of one axis or none exist in all groups with equal values; larger ones are not compared."""
+    first = parts[0]
+    if first is None or first.ndim > 1 or any(part is None or part.shape != first.shape for part in parts):
+        return False
+    values = first.values
+    return all(
+        np.array_equal(values, part.values, equal_nan=values.dtype.kind in "fc") for part in parts[1:] if part is not None
+    )
 
 
 def _joined(parts: Sequence[Variable], dim: str = "sample") -> Variable:
