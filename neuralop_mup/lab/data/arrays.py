@@ -147,8 +147,8 @@ class Joined(BackendArray):
     """Variables of one shape with a new first axis. ``xarray.concat`` would read all of them."""
 
     def __init__(self, parts: Sequence[Variable]) -> None:
-        self.parts, self.dtype, self.shape = parts, parts[0].dtype, (len(parts), *parts[0].shape)
-        self.chunks = ()
+        self.parts, self.shape, self.chunks = parts, (len(parts), *parts[0].shape), ()
+        self.dtype = np.result_type(*{part.dtype for part in parts})
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
@@ -156,8 +156,8 @@ class Joined(BackendArray):
     def read(self, key: tuple) -> np.ndarray:
         """Read the part that a tuple of integers and slices selects."""
         if not isinstance(key[0], slice):
-            return self.parts[key[0]][key[1:]].values
-        return np.stack([part[key[1:]].values for part in self.parts[key[0]]])
+            return self.parts[key[0]][key[1:]].values.astype(self.dtype, copy=False)
+        return np.stack([part[key[1:]].values for part in self.parts[key[0]]]).astype(self.dtype, copy=False)
 
 
 def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> Variable:

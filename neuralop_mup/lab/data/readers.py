@@ -16,6 +16,7 @@ import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from string import digits
 from typing import Any
@@ -26,7 +27,7 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Joined, Stored, is_coordinate, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import TIME, Joined, Stored, coordinate_word, is_coordinate, lazy, unnamed_dims, usual_word
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
@@ -205,7 +206,8 @@ def _sample_groups(names: Sequence[str]) -> set[str]:
 def _read_hdf5(path: Path) -> list[Dataset]:
     """Read arrays by their paths. Where groups are a sample each, ``*`` stands for their names.
 
-    Their fields become one array with an axis of samples, or a Dataset each where lengths differ.
+    An array of the groups gets an axis of samples. One that is equal in all groups and has at most one axis stays single.
+    Where lengths or coordinates differ, the result is a Dataset for each group.
     """
     whole: dict[str, Variable] = {}
     samples: dict[str, dict[str, Variable]] = defaultdict(dict)
@@ -218,24 +220,43 @@ def _read_hdf5(path: Path) -> list[Dataset]:
         for key in names:
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
-            if star in whole or star in attrs:
-                continue  # of what is no field, the first sample stands for all
+            if star in attrs:
+                continue  # the attributes of the first sample are used for all
             entry = file[key]
             if not _is_array(key, entry):
                 attrs[star] = _plain(entry.attrs)
-            elif group in groups and entry.ndim > 1:
+            elif group in groups:
                 samples[group][star] = _variable_of(path, key, entry)
             else:
                 whole[star] = _variable_of(path, key, entry)
-    if len({tuple((star, part.shape) for star, part in fields.items()) for fields in samples.values()}) < 2:
-        parts = list(samples.values())
+    parts = [_decoded(fields) for fields in samples.values()]  # each group may have its own packing
+    shared = {star: part for star, part in (parts[0] if parts else {}).items() if _is_equal([p.get(star) for p in parts])}
+    parts = [{star: part for star, part in fields.items() if star not in shared} for fields in parts]
+    differs = any(is_coordinate(star, part) and part.ndim < 2 for fields in parts for star, part in fields.items())
+    if not differs and len({tuple((star, part.shape) for star, part in fields.items()) for fields in parts}) < 2:
         joined = {star: _joined([fields[star] for fields in parts]) for star in (parts[0] if parts else ())}
-        return [_decoded(whole | joined, attrs)]
+        return [Dataset(_decoded(whole) | shared | joined, attrs=attrs)]
     found = []
-    for group, fields in samples.items():
-        single = {star: _joined([part]) for star, part in fields.items()}
-        found.append(_decoded(whole | single, attrs | {"file": f"{path}/{group}"}))
+    for group, fields in zip(samples, parts, strict=True):
+        single = {star: part if _is_axis(star, part) else _joined([part]) for star, part in fields.items()}
+        found.append(Dataset(_decoded(whole) | shared | single, attrs=attrs | {"file": f"{path}/{group}"}))
     return found
+
+
+def _is_axis(key: str, variable: Variable) -> bool:
+    """Return whether an array is the coordinate of one axis."""
+    return variable.ndim == 1 and variable.size > 1 and is_coordinate(key, variable)
+
+
+def _is_equal(parts: Sequence[Variable | None]) -> bool:
+    """Return whether arrays of one axis or none exist in all groups with equal values; larger ones are not compared."""
+    first = parts[0]
+    if first is None or first.ndim > 1 or any(part is None or part.shape != first.shape for part in parts):
+        return False
+    values = first.values
+    return all(
+        np.array_equal(values, part.values, equal_nan=values.dtype.kind in "fc") for part in parts[1:] if part is not None
+    )
 
 
 def _joined(parts: Sequence[Variable], dim: str = "sample") -> Variable:
@@ -243,15 +264,17 @@ def _joined(parts: Sequence[Variable], dim: str = "sample") -> Variable:
     return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
 
 
-def _decoded(variables: Mapping[str, Variable], attrs: Mapping[str, Any]) -> Dataset:
+def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Unpack packed numbers and put NaN for missing ones, as the CF conventions say; times stay numbers."""
     coded = []
     for variable in variables.values():
         missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
         is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
         coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))
-    found = Dataset(variables, attrs=dict(attrs))
-    return decode_cf(found, decode_times=False, decode_timedelta=False, decode_coords=False) if any(coded) else found
+    if not any(coded):
+        return dict(variables)
+    found = decode_cf(Dataset(variables), decode_times=False, decode_timedelta=False, decode_coords=False)
+    return {key: found[key].variable for key in variables}
 
 
 def _read_netcdf(path: Path) -> list[Dataset]:
@@ -288,7 +311,7 @@ def _read_zarr(path: Path) -> list[Dataset]:
         found[key] = lazy(Stored(_zarr, path, key, array.shape, array.dtype, chunks=array.chunks), dims, attrs)
     if not found:
         raise ValueError("it has no array")
-    return [_decoded(found, {"file": str(path)})]
+    return [Dataset(_decoded(found), attrs={"file": str(path)})]
 
 
 #: Suffix → function from a path to what the file holds: one Dataset, or several where lengths differ.
@@ -385,19 +408,84 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
-    """Join files of one time step each, in the order of the numbers in their names, with the times that they hold."""
-    paths = sorted(found, key=lambda path: (*map(float, re.findall(r"\d+", path.stem)), path.stem))
-    steps = [found[path][0] for path in paths]
-    times = [float(np.ravel(step["time"].values)[0]) for step in steps if "time" in step.variables]
-    steps = [step.squeeze("time") if "time" in step.dims else step for step in steps]
-    fields = [key for key, values in steps[0].data_vars.items() if not is_coordinate(str(key), values)]
-    shapes = [{key: step[key].shape for key in fields if key in step} for step in steps]
-    if wrong := [path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]]:
+    """Join files of one or more time steps each, in the order of their times or of the numbers in their names."""
+    if several := [path for path, parts in found.items() if len(parts) > 1]:
         raise MupError(
-            f"{wrong[0]} holds other arrays or shapes than {paths[0]}, so that the files of {folder} are not the steps of "
+            f"{several[0]} holds {len(found[several[0]])} samples of different lengths or coordinates, so that the files of "
+            f"{folder} are not the steps of one trajectory: leave out join='time'."
+        )
+    steps = [(path, step) for path, (whole,) in found.items() for step in _steps_of(path, whole)]
+    times = _times_of([step for _, step in steps])
+    keys: Sequence[Any] = times or _numbers_of(folder, list(found), [path for path, _ in steps])
+    order = sorted(range(len(steps)), key=lambda place: keys[place])
+    if same := [(a, b) for a, b in pairwise(order) if times and times[a] == times[b]]:
+        one, other = (steps[place][0] for place in same[0])
+        raise MupError(
+            f"{other} and {one} hold the same time, {times[same[0][0]]:g}, so that the order of the steps in {folder} is "
+            "unclear: write other times, or take one of the two out of the folder."
+        )
+    (first_path, first), *_ = ordered = [steps[place] for place in order]
+    fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]
+    shapes = [{key: step[key].shape for key in fields if key in step} for _, step in ordered]
+    if wrong := [path for (path, _), shape in zip(ordered, shapes, strict=True) if shape != shapes[0]]:
+        raise MupError(
+            f"{wrong[0]} holds other arrays or shapes than {first_path}, so that the files of {folder} are not the steps of "
             "one trajectory: leave out join='time', or take the file out of the folder."
         )
-    made = {key: _joined([step[key].variable for step in steps], "time") for key in fields}
-    made |= {key: steps[0][key].variable for key in steps[0].variables if key not in fields and key != "time"}
-    at = {"time": ("time", times)} if len(times) == len(steps) else {}
+    made = {key: _joined([step[key].variable for _, step in ordered], TIME) for key in fields}
+    made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
+    at = {TIME: (TIME, [times[place] for place in order])} if times else {}
     return Dataset({**made, **at}, attrs={"file": str(folder)})
+
+
+def _is_time(step: Dataset, key: Any) -> bool:
+    """Return whether an array of a step is its time."""
+    return coordinate_word(key) == TIME or usual_word(str(key)) == TIME and step[key].ndim == 0
+
+
+def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
+    """Return the time steps of a file: one, or those along its axis of time."""
+    dims = [dim for dim in data.dims if usual_word(str(dim)) == TIME]
+    long = [dim for dim in dims if data.sizes[dim] != 1]
+    times = [key for key, v in data.variables.items() if coordinate_word(key) == TIME and v.ndim == 1 and v.size > 1]
+    if wrong := long[1:] or [key for key in times if data[key].dims[0] not in dims]:
+        raise MupError(
+            f"{path} holds several times, {wrong[0]}, and it is unclear which axis of the fields they belong to: write a "
+            "file for each step, or leave out join='time'."
+        )
+    data = data.isel({dim: 0 for dim in dims if dim not in long})
+    return [data.isel({dim: place}) for dim in long for place in range(data.sizes[dim])] or [data]
+
+
+def _times_of(steps: Sequence[Dataset]) -> list[float]:
+    """Return the time of each step; nothing if there are none, or if all are equal, such as that of a forecast's start."""
+    for key in filter(partial(_is_time, steps[0]), steps[0].variables):
+        if all(key in step and step[key].size == 1 and step[key].dtype.kind in "biuf" for step in steps):
+            units = {str(step[key].attrs.get("units")) for step in steps}
+            if len(units) > 1:
+                raise MupError(
+                    f"The times of {steps[0].file} and of other files have different units, {', '.join(sorted(units)[:2])}: "
+                    "write all times in one unit, or leave them out."
+                )
+            times = [float(step[key].values.item()) for step in steps]
+            if np.isfinite(times).all() and (len(times) == 1 or len(set(times)) > 1):
+                return times
+    return []
+
+
+def _numbers_of(folder: Path, files: Sequence[Path], paths: Sequence[Path]) -> list[tuple[float, ...]]:
+    """Return the numbers in the name of the file of each step; raise MupError unless they give the files an order."""
+    texts = {path: re.findall(r"\d+(?:\.\d+)?(?:e[-+]\d+)?", path.stem) for path in files}
+    numbers = {path: tuple(map(float, own)) for path, own in texts.items()}
+    several = [path for path in files if len(numbers[path]) != len(numbers[files[0]])]
+    places: dict[tuple[float, ...], Path] = {}
+    several += [path for path in files if places.setdefault(numbers[path], path) != path]
+    # Names such as run1.9 and run1.10 are no decimal numbers.
+    digits_after = {len(text.partition(".")[2]) for own in texts.values() for text in own if "." in text}
+    padded = [path for path, own in texts.items() if any(re.search(r"\.\d+0$", text) for text in own)]
+    if several or (len(digits_after) > 1 and padded):
+        raise MupError(
+            f"The names {files[0].name} and {(several or padded)[0].name} do not give the order of the steps in {folder}, "
+            "and the files hold no times: number the steps, such as u_0007, and keep other files elsewhere."
+        )
+    return [numbers[path] for path in paths]

@@ -1,0 +1,157 @@
+"""Files that were once read wrongly without an error: each test is a fault of that kind."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+
+from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.data.files import files_of
+from neuralop_mup.lab.data.readers import read_file, read_files
+from support.errors import refused
+from support.files import array, write, write_hdf5
+
+N = 20
+
+
+def write_groups(path="g.h5", **arrays):
+    """Write a group for each sample; a function of the number of the sample makes each array."""
+    return write_hdf5(path, {f"{i:04}/{key}": make(i) for i in range(N) for key, make in arrays.items()})
+
+
+def load(path="g.h5", **read):
+    return OwnData(files=path, shuffle=False, **read).load()
+
+
+@pytest.mark.parametrize(("shape", "dims"), [((), "sample"), ((1,), "channel"), ((8,), "x")])
+def test_each_group_has_its_own_numbers(shape, dims):
+    """The numbers of the first group were used for all groups."""
+    write_groups(u=lambda i: array(9, 8), p=lambda i: np.full(shape, float(i)))
+    x, _ = load(x="*/p", y="*/u", dims={"*/u": "time x", "*/p": dims}, time_step=1).train
+    assert np.array_equal(x[::8, 1, 0], np.arange(16))
+
+
+def test_numbers_that_are_equal_in_all_groups_stay_single():
+    write_groups(u=lambda i: array(9, 8), p=lambda i: np.arange(3.0), t=lambda i: np.arange(9.0))
+    own = OwnData(files="g.h5", time_step=1)
+    assert own.load().counts()["train"] == 16 * 8
+
+
+def test_each_group_has_its_own_times():
+    """The times of the first group were used for all groups."""
+    write_groups(u=lambda i: array(9, 8), t=lambda i: np.arange(9) * (1.0 + i % 3))
+    data = load(y="*/u", dims="sample time x", time_step=1)
+    assert set(data.train[0][:, 1].flatten().tolist()) >= {1.0, 2.0, 3.0}
+    write_groups(u=lambda i: array(9, 8), t=lambda i: np.arange(9.0) ** (1 + i % 2))
+    with refused("g.h5/0001 uneven"):
+        load(y="*/u", dims="sample time x", time_step=1)
+
+
+def test_groups_with_fields_on_one_axis():
+    """Only one sample was read."""
+    write_groups(x=lambda i: array(32) + i, y=lambda i: array(32) + i)
+    x, y = load(x="*/x", y="*/y", dims="x").train
+    assert (len(x), x.shape, y.shape) == (16, (16, 1, 32), (16, 1, 32))
+    assert np.allclose(x.mean(dim=(1, 2)), np.arange(16), atol=1)
+
+
+def test_each_group_has_its_own_packing():
+    """The scale factor of the first group was used for all groups."""
+    write_groups(u=lambda i: np.arange(72, dtype="i2").reshape(9, 8))
+    with h5py.File("g.h5", "a") as file:
+        for i in range(N):
+            file[f"{i:04}/u"].attrs["scale_factor"] = float(i + 1)
+        file["0003/u"].attrs["_FillValue"] = np.int16(-1)
+    (data,) = read_file("g.h5")
+    expected = np.arange(72).reshape(9, 8) * np.arange(1, N + 1)[:, None, None]
+    assert np.array_equal(data["*/u"], expected)
+    assert np.array_equal(data["*/u"][4, 1:3], expected[4, 1:3])
+
+
+def test_groups_of_several_types_are_joined_without_loss():
+    """The type of the first group was used for all groups."""
+    write_groups(u=lambda i: np.full((9, 8), i + 0.5) if i else np.zeros((9, 8), int))
+    (data,) = read_file("g.h5")
+    assert data["*/u"].dtype == float
+    assert np.array_equal(data["*/u"][:, 0, 0], np.append(0, np.arange(1, N) + 0.5))
+
+
+def save_steps(names, folder="steps"):
+    """Write a file for each name. The values of the file are its place in the order that is expected."""
+    Path(folder).mkdir()
+    for place, name in enumerate(names):
+        np.save(f"{folder}/{name}.npy", np.full(8, float(place)))
+
+
+def joined(folder="steps"):
+    (data,) = read_files(files_of(folder), "time")
+    return data
+
+
+def test_steps_are_sorted_by_decimal_numbers_in_their_names():
+    """The step 0.1 was read before 0.05."""
+    save_steps([f"u_{0.05 * step:.4g}" for step in range(40)])
+    assert np.array_equal(joined()["data"][:, 0], np.arange(40))
+
+
+def test_steps_are_sorted_by_the_times_in_the_files():
+    """The numbers in the names were used, so that time ran backwards."""
+    for step in range(40):
+        write(f"steps/f_{step}.npz", u=np.full(8, 39.0 - step), t=np.array(39.0 - step))
+    data = joined()
+    assert np.array_equal(data["u"][:, 0], np.arange(40))
+    assert np.array_equal(data["time"], np.arange(40))
+
+
+def test_the_same_time_in_two_files_is_refused():
+    for step in range(12):
+        write(f"steps/f_{step}.npz", u=np.full(8, 0.0), t=np.array(max(1.0, step)))
+    with refused("f_0.npz f_1.npz 1,"):
+        joined()
+
+
+def test_times_with_different_units_are_refused():
+    for step in range(12):
+        write_netcdf(
+            f"steps/f{step}.nc", u=("x", array(8)), time=((), step % 4, {"units": f"hours since 2020-01-0{1 + step // 4}"})
+        )
+    with refused("hourssince2020-01-01 unit"):
+        joined()
+
+
+def write_netcdf(path, **variables):
+    Path(path).parent.mkdir(exist_ok=True)
+    xarray.Dataset(variables).to_netcdf(path, engine="scipy")
+
+
+@pytest.mark.parametrize("names", ["u_1 u_2 mean", "u_0.05_1 u_1", "a_1 b_1", "u1.9 u1.10", "a b"])
+def test_names_that_give_no_order_are_refused(names):
+    """Numbers and words were compared, which raised TypeError, or the order was that of the text."""
+    save_steps(names.split())
+    with refused("u_0007 steps"):
+        joined()
+
+
+@pytest.mark.parametrize("name", ["time", "valid_time"])
+@pytest.mark.parametrize("has_times", [True, False])
+@pytest.mark.parametrize("n_steps", [1, 30])
+def test_steps_of_files_with_an_axis_of_time(name, has_times, n_steps):
+    """Files of several steps raised ValueError, and an axis valid_time was not recognized."""
+    for file in range(40):
+        at = np.arange(n_steps) + n_steps * float(file)
+        times = {name: (name, at)} if has_times else {}
+        write_netcdf(f"steps/f{file}.nc", u=((name, "x"), np.tile(at[:, None], 8)), **times)
+    data = joined()
+    assert data["u"].dims == ("time", "x")
+    assert np.array_equal(data["u"][:, 0], np.arange(40 * n_steps))
+    assert ("time" in data.coords) == has_times
+    load("steps", join="time", y="u", time_step=1)
+
+
+def test_times_that_belong_to_no_axis_are_refused():
+    for file in range(12):
+        write(f"steps/f{file}.npz", u=array(30, 8), t=np.arange(30.0))
+    with refused("f0.npz t join='time'"):
+        joined()
