@@ -56,7 +56,9 @@ def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
 
 
 def spaces_of(data: Dataset) -> list[str]:
-    """Return the axes of the grid, in the order of the first output that has all."""
+    """Return the axes of the grid, in the order of the first file, else of the first output that has all."""
+    if "spaces" in data.attrs:
+        return list(data.attrs["spaces"])
     found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
     return max(found, key=len)
 

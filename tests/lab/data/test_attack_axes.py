@@ -1,0 +1,40 @@
+"""Readings of axes, keys and coordinates that were silently wrong: each is now right or an error."""
+
+import numpy as np
+import xarray as xr
+
+from neuralop_mup.lab.data import OwnData
+from support.errors import refused
+from support.files import array
+
+
+def load(files, **read):
+    return OwnData(files=files, **{"shuffle": False, **read}).load()
+
+
+def write_dims(path, values, dims, coords=None):
+    xr.Dataset({"a": (dims, values), "u": (dims, 2 * values)}, coords).to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+def test_files_with_their_axes_in_another_order_are_aligned():
+    values = array(20, 16, 16)
+    files = [
+        write_dims("f0.nc", values, ("sample", "x", "y")),
+        write_dims("f1.nc", values.swapaxes(1, 2), ("sample", "y", "x")),
+    ]
+    data = load(files, x="a", y="u")
+    x = np.concatenate([data.train[0], data.val[0], data.test[0]])[:, 0]
+    assert np.allclose(x, np.concatenate([values, values]))
+    data = load({"train": files[0], "test": files[1]}, x="a", y="u")
+    assert np.allclose(data.test[0][:, 0], values)
+
+
+def test_files_with_other_axes_or_a_reversed_coordinate_are_refused():
+    values, lat = array(20, 16, 16), np.arange(16.0)
+    dims = ("sample", "lat", "lon")
+    files = [write_dims("l0.nc", values, dims, {"lat": lat}), write_dims("l1.nc", values, dims, {"lat": lat[::-1]})]
+    with refused("increases decreases l0.nc l1.nc lat"):
+        load(files, x="a", y="u")
+    with refused("not clear lat lon"):
+        load([files[0], write_dims("o.nc", values, ("sample", "p", "q"))], x="a", y="u")
