@@ -237,13 +237,25 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     x, y = read.get("x"), read.get("y")
     wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
     if x is None and y is None:
-        is_pair = {"x", "y"} <= set(raw.data_vars) and (raw["y"].ndim > 1 or not wide)
+        is_pair = {"x", "y"} <= set(raw.data_vars) and not any(_may_be_field(raw, key) for key in wide)
         x, y = ("x", "y") if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
         for key in filter(None, (x or "").split("+")):
             _array(raw, key)  # raises an error for a key that is not there
         raise MupError(f"which is the input and which the output? {_advice(raw, wide)}")
     return x.split("+") if x else [], y.split("+")
+
+
+def _may_be_field(raw: Dataset, key: str) -> bool:
+    """Return whether an array beside x and y may be the field, so that x and y may only be its grid."""
+    x, y, other = raw["x"].variable, raw["y"].variable, raw[key].variable
+    if key in ("x", "y") or y.ndim < 2 or other.size > max(x.size, y.size):
+        return key not in ("x", "y")
+    constant = [
+        {axis for axis, dim in enumerate(v.dims) if np.array_equal(v.isel({dim: 0}), v.isel({dim: -1}))} for v in (x, y)
+    ]
+    is_mesh = all(constant) and constant[0] != constant[1]
+    return other.shape[-x.ndim :] == x.shape and (other.ndim > x.ndim or is_mesh)
 
 
 def _advice(raw: Dataset, wide: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import xarray as xr
 
 from neuralop_mup.lab.data import OwnData
 from support.errors import refused
-from support.files import array
+from support.files import array, write
 
 
 def load(files, **read):
@@ -38,3 +38,10 @@ def test_files_with_other_axes_or_a_reversed_coordinate_are_refused():
         load(files, x="a", y="u")
     with refused("not clear lat lon"):
         load([files[0], write_dims("o.nc", values, ("sample", "p", "q"))], x="a", y="u")
+
+
+def test_grids_x_and_y_beside_a_field_are_no_pair():
+    x, y = np.meshgrid(np.linspace(0, 1, 32), np.linspace(0, 1, 32), indexing="ij")
+    for shape in ((50, 10, 32, 32), (20, 32, 32), (32, 32)):
+        with refused("which input output u"):
+            load(write("mesh.npz", x=x, y=y, u=array(*shape), t=np.arange(10.0)))
