@@ -385,12 +385,13 @@ def _readings(
 
 
 def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
-    """Give what the axes of an array may be; a first axis of one point is no axis of samples."""
+    """Give what the axes of an array may be; a first axis of one point may be a channel or one sample."""
     names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
     n = variable.ndim
     if n > 1 and variable.shape[0] == 1 and names[0] is None:
         yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
-        return
+        if () in leads:
+            return  # one sample or one channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
     if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]

@@ -45,3 +45,12 @@ def test_grids_x_and_y_beside_a_field_are_no_pair():
     for shape in ((50, 10, 32, 32), (20, 32, 32), (32, 32)):
         with refused("which input output u"):
             load(write("mesh.npz", x=x, y=y, u=array(*shape), t=np.arange(10.0)))
+
+
+def test_one_sample_is_not_read_as_many():
+    with refused("1samples"):
+        load(write("one.npz", x=array(1, 64, 64), y=array(1, 64, 64)))
+    with refused("2 ways"):
+        load(write("one.npz", x=array(1, 64, 48), y=array(1, 64, 48)))
+    data = load(write("channel.npz", x=array(1, 40, 16), y=array(40, 16)))
+    assert data.counts() == {"train": 32, "val": 4, "test": 4}
