@@ -6,6 +6,7 @@ error lists them.
 
 import fnmatch
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -205,6 +206,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     try:
         inputs, outputs = _keys(raw, read)
         arrays = {key: _array(raw, key) for key in (*outputs, *inputs)}
+        _check_patterns(raw, list(arrays))
         words = _words_of(raw, arrays, outputs, read, group)
     except MupError as why:
         raise MupError(f"{raw.attrs['file']} holds {_held(raw)}: {why}") from None
@@ -273,13 +275,39 @@ def _array(raw: Dataset, key: str) -> Variable:
     """Return the variable of a key, or those of a pattern as one, a sample each."""
     if key in raw.variables:
         return raw[key].variable
-    names = sorted(fnmatch.filter(raw.variables, key))
+    names = sorted(fnmatch.filter(raw.variables, key), key=lambda name: _number_of(key, name))
     if not names:
         raise MupError(f"there is no {key!r}; {nearest(key, list(raw.variables))}")
     found = [raw[name].variable for name in names]
     if len({part.shape for part in found}) > 1:
         raise MupError(f"those of {key!r} have different shapes, so that they are not samples of one field.")
     return lazy(Joined(found), [SAMPLE, *found[0].dims])
+
+
+def _number_of(pattern: str, name: str) -> tuple[tuple[float, ...], str]:
+    """Return the numbers and the text that the stars of a pattern stand for in a name: ``a_*`` and a_10 give 10."""
+    first, last = re.split(r"[*?[]", pattern)[0], re.split(r"[]*?]", pattern)[-1]
+    text = name[len(first) : len(name) - len(last)]
+    return tuple(map(float, re.findall(r"\d+(?:\.\d+)?", text))), text
+
+
+def _check_patterns(raw: Dataset, keys: Sequence[str]) -> None:
+    """Raise MupError unless the arrays of all patterns have the same numbers, so that each input has its output."""
+    each = {}
+    for key in keys:
+        if key not in raw.variables:
+            found = sorted(_number_of(key, name) for name in fnmatch.filter(raw.variables, key))
+            numbers = [number for number, _ in found]
+            is_numbered = all(numbers) and len(set(numbers)) == len(numbers)
+            each[key] = numbers if is_numbered else [text for _, text in found]
+    for key, found in each.items():
+        first, wanted = next(iter(each.items()))
+        if found != wanted:
+            raise MupError(
+                f"the arrays of {first!r} and {key!r} ({len(wanted)} and {len(found)}) do not have the same numbers, so "
+                f"that it is not clear which output belongs to which input. Rename them as {first.replace('*', '1')}, "
+                f"{key.replace('*', '1')}, {first.replace('*', '2')}, {key.replace('*', '2')}, and so on."
+            )
 
 
 def _labels(raw: Dataset, variable: Variable) -> dict[str, Any]:
