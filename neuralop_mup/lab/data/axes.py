@@ -317,12 +317,21 @@ def _labels(raw: Dataset, variable: Variable) -> dict[str, Any]:
 
 
 def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:
-    """Return the coordinates of axes: arrays that have the name of one, and those that the file ties to them."""
-    found = {}
-    for key in raw.variables.keys() - arrays.keys():
+    """Return the coordinates of axes: arrays that have the name of one, and those that the file ties to them.
+
+    Coordinates in the group of a field come first, then those in the groups above, then all others in the file's order.
+    """
+    found: dict[str, np.ndarray] = {}
+    groups = {key.rpartition("/")[0] for key in arrays}
+
+    def rank(key: str) -> int:
+        own = key.rpartition("/")[0]
+        return 0 if own in groups else 1 if not own or any(group.startswith(f"{own}/") for group in groups) else 2
+
+    for key in sorted((str(key) for key in raw.variables if key not in arrays), key=rank):
         values = raw[key].values.squeeze() if coordinate_word(key) else np.empty(0)
         if values.ndim == 1 and values.size > 1 and values.dtype.kind in "biuf":
-            found[str(coordinate_word(key))] = values
+            found.setdefault(str(coordinate_word(key)), values)
     for key, own in words.items():
         for dim, word in zip(arrays[key].dims, own, strict=True):
             if dim in raw.coords and word not in (SAMPLE, CHANNEL) and raw[dim].dtype.kind in "biufmM":

@@ -72,3 +72,11 @@ def test_patterns_with_other_numbers_are_refused():
     arrays = {f"a_{i}": array(8) for i in range(20)} | {f"u_{i + 1}": array(8) for i in range(20)}
     with refused("a_* u_* numbers"):
         load(write("s.npz", **arrays), x="a_*", y="u_*", dims="x")
+
+
+@pytest.mark.parametrize("group", ["", "m/"])
+def test_the_coordinate_nearest_to_the_field_counts(group):
+    arrays = {f"{group}a": array(40, 16), f"{group}u": array(40, 16), f"{group}x": np.arange(16.0)}
+    arrays |= {f"{name}/x": np.arange(16.0) ** 2 for name in "bcdefghiz"}
+    data = load(write("two.h5", **arrays), x=f"{group}a", y=f"{group}u")
+    assert data.counts() == {"train": 32, "val": 4, "test": 4}
