@@ -355,7 +355,7 @@ def _words_of(
         is_moving = in_time or read.get("time_step") is not None
         found = _readings(raw, arrays, outputs, is_moving, group)
         if len(found) != 1:
-            raise MupError(_question(found, read, is_moving))
+            raise MupError((_unequal(arrays) if not found else "") + _question(found, read, is_moving))
         words = found[0]
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
@@ -454,6 +454,15 @@ def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str]
     is_grid = sorted(filter(is_space, sizes)) == list("xyz"[: max(1, len(grid))]) and min(grid) >= LEAST
     has_all = all(set(words[key]) - {CHANNEL} == wanted for key in outputs)
     return sizes if is_grid and has_all and len(pairs) - len(channels) == len(sizes) and max([0, *channels]) <= _MOST else {}
+
+
+def _unequal(arrays: Variables) -> str:
+    """Return a sentence about arrays with different numbers of samples, if samples are first."""
+    counts = {key: variable.shape[0] for key, variable in arrays.items() if variable.ndim > 1}
+    if len(set(counts.values())) < 2:
+        return ""
+    held = ", ".join(f"{key} has {count} samples" for key, count in reversed(counts.items()))
+    return f"{held}, if samples come first; give as many samples of each. If samples are elsewhere: "
 
 
 def _question(found: Sequence[Mapping[str, Words]], read: Mapping[str, Any], in_time: bool) -> str:

@@ -80,3 +80,8 @@ def test_the_coordinate_nearest_to_the_field_counts(group):
     arrays |= {f"{name}/x": np.arange(16.0) ** 2 for name in "bcdefghiz"}
     data = load(write("two.h5", **arrays), x=f"{group}a", y=f"{group}u")
     assert data.counts() == {"train": 32, "val": 4, "test": 4}
+
+
+def test_unequal_numbers_of_samples_are_named():
+    with refused("xhas40samples yhas30samples"):
+        load(write("d.npz", x=array(40, 16), y=array(30, 16)))
