@@ -35,6 +35,7 @@ _MOST = 16  # an axis without a name may be channels only up to this length
 _CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message
 _READINGS = 5  # likewise
+_LABELS = "neuralop_mup: names of channels"  # attribute of a field; files may have "labels" of their own
 _MANY = 10  # files of equal shapes that may be one sample each
 
 Variables = Mapping[str, Variable]
@@ -79,7 +80,8 @@ def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
     found: list[str] = []
     for key, variable in fields_of(data, role).items():
         count = n_channels(variable)
-        labels = variable.attrs.get("labels") or range(count)
+        labels = variable.attrs.get(_LABELS, ())
+        labels = labels if len(labels) == count else range(count)
         found += [f"{key} {label}" for label in labels] if count > 1 else [key]
     return tuple(found)
 
@@ -93,10 +95,10 @@ def described(data: Dataset, role: str) -> str:
 # From variables to a Dataset with roles
 
 
-def field(role: str, key: str, values: Any, words: Sequence[str], **attrs: Any) -> dict[str, Variable]:
-    """Return a field under a name that is no axis. The channels of each array have an axis of their own."""
+def field(role: str, key: str, values: Any, words: Sequence[str], labels: Sequence[str] = ()) -> dict[str, Variable]:
+    """Return a field under a name that is no axis. The channels of each array have an axis of their own, and labels."""
     names = [f"{CHANNEL}:{key}:{axis}" if word == CHANNEL else word for axis, word in enumerate(words)]
-    return {f"{role}:{key}": lazy(values, names, attrs)}
+    return {f"{role}:{key}": lazy(values, names, {_LABELS: tuple(labels)})}
 
 
 def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = None, **attrs: Any) -> Dataset:
@@ -214,9 +216,9 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     in_time = any(TIME in words[key] for key in outputs)
     for key in inputs:
         if not (in_time and key in outputs):  # their earlier frames are the input anyway
-            fields |= field("input", key, arrays[key], words[key], **_labels(raw, arrays[key]))
+            fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
-        fields |= field("output", key, arrays[key], words[key], **_labels(raw, arrays[key]))
+        fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
     return assemble(raw.attrs["file"], fields, _coordinates(raw, arrays, words), words=words)
 
 
@@ -310,10 +312,10 @@ def _check_patterns(raw: Dataset, keys: Sequence[str]) -> None:
             )
 
 
-def _labels(raw: Dataset, variable: Variable) -> dict[str, Any]:
+def _labels(raw: Dataset, variable: Variable) -> list[str]:
     """Return the names of channels, where the file has a coordinate of channels."""
     own = [dim for dim in variable.dims if usual_word(dim) == CHANNEL and dim in raw.coords]
-    return {"labels": list(map(str, raw[own[0]].values))} if len(own) == 1 else {}
+    return list(map(str, raw[own[0]].values)) if len(own) == 1 else []
 
 
 def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:

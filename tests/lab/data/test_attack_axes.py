@@ -5,8 +5,9 @@ import pytest
 import xarray as xr
 
 from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.data.axes import labels_of
 from support.errors import refused
-from support.files import array, write
+from support.files import array, write, write_hdf5
 
 
 def load(files, **read):
@@ -85,3 +86,12 @@ def test_the_coordinate_nearest_to_the_field_counts(group):
 def test_unequal_numbers_of_samples_are_named():
     with refused("xhas40samples yhas30samples"):
         load(write("d.npz", x=array(40, 16), y=array(30, 16)))
+
+
+@pytest.mark.parametrize("labels", [3, "velocity", ["p", "q", "r"]])
+def test_labels_that_a_file_has_are_not_names_of_channels(labels):
+    arrays = {"x": array(20, 2, 8), "y": array(20, 2, 8)}
+    file = write_hdf5("labels.h5", arrays, {"x": {"labels": labels}})
+    own = OwnData(files=file)
+    assert own.in_channels == 2
+    assert labels_of(own.first, "input") == ("x 0", "x 1")
