@@ -6,6 +6,7 @@ error lists them.
 
 import fnmatch
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -34,6 +35,7 @@ _MOST = 16  # an axis without a name may be channels only up to this length
 _CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message
 _READINGS = 5  # likewise
+_LABELS = "neuralop_mup: names of channels"  # attribute of a field; files may have "labels" of their own
 _MANY = 10  # files of equal shapes that may be one sample each
 
 Variables = Mapping[str, Variable]
@@ -56,7 +58,9 @@ def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
 
 
 def spaces_of(data: Dataset) -> list[str]:
-    """Return the axes of the grid, in the order of the first output that has all."""
+    """Return the axes of the grid, in the order of the first file, else of the first output that has all."""
+    if "spaces" in data.attrs:
+        return list(data.attrs["spaces"])
     found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
     return max(found, key=len)
 
@@ -76,7 +80,8 @@ def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
     found: list[str] = []
     for key, variable in fields_of(data, role).items():
         count = n_channels(variable)
-        labels = variable.attrs.get("labels") or range(count)
+        labels = variable.attrs.get(_LABELS, ())
+        labels = labels if len(labels) == count else range(count)
         found += [f"{key} {label}" for label in labels] if count > 1 else [key]
     return tuple(found)
 
@@ -90,10 +95,10 @@ def described(data: Dataset, role: str) -> str:
 # From variables to a Dataset with roles
 
 
-def field(role: str, key: str, values: Any, words: Sequence[str], **attrs: Any) -> dict[str, Variable]:
-    """Return a field under a name that is no axis. The channels of each array have an axis of their own."""
+def field(role: str, key: str, values: Any, words: Sequence[str], labels: Sequence[str] = ()) -> dict[str, Variable]:
+    """Return a field under a name that is no axis. The channels of each array have an axis of their own, and labels."""
     names = [f"{CHANNEL}:{key}:{axis}" if word == CHANNEL else word for axis, word in enumerate(words)]
-    return {f"{role}:{key}": lazy(values, names, attrs)}
+    return {f"{role}:{key}": lazy(values, names, {_LABELS: tuple(labels)})}
 
 
 def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = None, **attrs: Any) -> Dataset:
@@ -203,6 +208,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     try:
         inputs, outputs = _keys(raw, read)
         arrays = {key: _array(raw, key) for key in (*outputs, *inputs)}
+        _check_patterns(raw, list(arrays))
         words = _words_of(raw, arrays, outputs, read, group)
     except MupError as why:
         raise MupError(f"{raw.attrs['file']} holds {_held(raw)}: {why}") from None
@@ -210,9 +216,9 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     in_time = any(TIME in words[key] for key in outputs)
     for key in inputs:
         if not (in_time and key in outputs):  # their earlier frames are the input anyway
-            fields |= field("input", key, arrays[key], words[key], **_labels(raw, arrays[key]))
+            fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
-        fields |= field("output", key, arrays[key], words[key], **_labels(raw, arrays[key]))
+        fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
     return assemble(raw.attrs["file"], fields, _coordinates(raw, arrays, words), words=words)
 
 
@@ -235,13 +241,25 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     x, y = read.get("x"), read.get("y")
     wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
     if x is None and y is None:
-        is_pair = {"x", "y"} <= set(raw.data_vars) and (raw["y"].ndim > 1 or not wide)
+        is_pair = {"x", "y"} <= set(raw.data_vars) and not any(_may_be_field(raw, key) for key in wide)
         x, y = ("x", "y") if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
         for key in filter(None, (x or "").split("+")):
             _array(raw, key)  # raises an error for a key that is not there
         raise MupError(f"which is the input and which the output? {_advice(raw, wide)}")
     return x.split("+") if x else [], y.split("+")
+
+
+def _may_be_field(raw: Dataset, key: str) -> bool:
+    """Return whether an array beside x and y may be the field, so that x and y may only be its grid."""
+    x, y, other = raw["x"].variable, raw["y"].variable, raw[key].variable
+    if key in ("x", "y") or y.ndim < 2 or other.size > max(x.size, y.size):
+        return key not in ("x", "y")
+    constant = [
+        {axis for axis, dim in enumerate(v.dims) if np.array_equal(v.isel({dim: 0}), v.isel({dim: -1}))} for v in (x, y)
+    ]
+    is_mesh = all(constant) and constant[0] != constant[1]
+    return other.shape[-x.ndim :] == x.shape and (other.ndim > x.ndim or is_mesh)
 
 
 def _advice(raw: Dataset, wide: Sequence[str]) -> str:
@@ -259,7 +277,7 @@ def _array(raw: Dataset, key: str) -> Variable:
     """Return the variable of a key, or those of a pattern as one, a sample each."""
     if key in raw.variables:
         return raw[key].variable
-    names = sorted(fnmatch.filter(raw.variables, key))
+    names = sorted(fnmatch.filter(raw.variables, key), key=lambda name: _number_of(key, name))
     if not names:
         raise MupError(f"there is no {key!r}; {nearest(key, list(raw.variables))}")
     found = [raw[name].variable for name in names]
@@ -268,19 +286,54 @@ def _array(raw: Dataset, key: str) -> Variable:
     return lazy(Joined(found), [SAMPLE, *found[0].dims])
 
 
-def _labels(raw: Dataset, variable: Variable) -> dict[str, Any]:
+def _number_of(pattern: str, name: str) -> tuple[tuple[float, ...], str]:
+    """Return the numbers and the text that the stars of a pattern stand for in a name: ``a_*`` and a_10 give 10."""
+    first, last = re.split(r"[*?[]", pattern)[0], re.split(r"[]*?]", pattern)[-1]
+    text = name[len(first) : len(name) - len(last)]
+    return tuple(map(float, re.findall(r"\d+(?:\.\d+)?", text))), text
+
+
+def _check_patterns(raw: Dataset, keys: Sequence[str]) -> None:
+    """Raise MupError unless the arrays of all patterns have the same numbers, so that each input has its output."""
+    each = {}
+    for key in keys:
+        if key not in raw.variables:
+            found = sorted(_number_of(key, name) for name in fnmatch.filter(raw.variables, key))
+            numbers = [number for number, _ in found]
+            is_numbered = all(numbers) and len(set(numbers)) == len(numbers)
+            each[key] = numbers if is_numbered else [text for _, text in found]
+    for key, found in each.items():
+        first, wanted = next(iter(each.items()))
+        if found != wanted:
+            raise MupError(
+                f"the arrays of {first!r} and {key!r} ({len(wanted)} and {len(found)}) do not have the same numbers, so "
+                f"that it is not clear which output belongs to which input. Rename them as {first.replace('*', '1')}, "
+                f"{key.replace('*', '1')}, {first.replace('*', '2')}, {key.replace('*', '2')}, and so on."
+            )
+
+
+def _labels(raw: Dataset, variable: Variable) -> list[str]:
     """Return the names of channels, where the file has a coordinate of channels."""
     own = [dim for dim in variable.dims if usual_word(dim) == CHANNEL and dim in raw.coords]
-    return {"labels": list(map(str, raw[own[0]].values))} if len(own) == 1 else {}
+    return list(map(str, raw[own[0]].values)) if len(own) == 1 else []
 
 
 def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:
-    """Return the coordinates of axes: arrays that have the name of one, and those that the file ties to them."""
-    found = {}
-    for key in raw.variables.keys() - arrays.keys():
+    """Return the coordinates of axes: arrays that have the name of one, and those that the file ties to them.
+
+    Coordinates in the group of a field come first, then those in the groups above, then all others in the file's order.
+    """
+    found: dict[str, np.ndarray] = {}
+    groups = {key.rpartition("/")[0] for key in arrays}
+
+    def rank(key: str) -> int:
+        own = key.rpartition("/")[0]
+        return 0 if own in groups else 1 if not own or any(group.startswith(f"{own}/") for group in groups) else 2
+
+    for key in sorted((str(key) for key in raw.variables if key not in arrays), key=rank):
         values = raw[key].values.squeeze() if coordinate_word(key) else np.empty(0)
         if values.ndim == 1 and values.size > 1 and values.dtype.kind in "biuf":
-            found[str(coordinate_word(key))] = values
+            found.setdefault(str(coordinate_word(key)), values)
     for key, own in words.items():
         for dim, word in zip(arrays[key].dims, own, strict=True):
             if dim in raw.coords and word not in (SAMPLE, CHANNEL) and raw[dim].dtype.kind in "biufmM":
@@ -304,7 +357,7 @@ def _words_of(
         is_moving = in_time or read.get("time_step") is not None
         found = _readings(raw, arrays, outputs, is_moving, group)
         if len(found) != 1:
-            raise MupError(_question(found, read, is_moving))
+            raise MupError((_unequal(arrays) if not found else "") + _question(found, read, is_moving))
         words = found[0]
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
@@ -371,12 +424,13 @@ def _readings(
 
 
 def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
-    """Give what the axes of an array may be; a first axis of one point is no axis of samples."""
+    """Give what the axes of an array may be; a first axis of one point may be a channel or one sample."""
     names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
     n = variable.ndim
     if n > 1 and variable.shape[0] == 1 and names[0] is None:
         yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
-        return
+        if () in leads:
+            return  # one sample or one channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
     if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
@@ -402,6 +456,15 @@ def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str]
     is_grid = sorted(filter(is_space, sizes)) == list("xyz"[: max(1, len(grid))]) and min(grid) >= LEAST
     has_all = all(set(words[key]) - {CHANNEL} == wanted for key in outputs)
     return sizes if is_grid and has_all and len(pairs) - len(channels) == len(sizes) and max([0, *channels]) <= _MOST else {}
+
+
+def _unequal(arrays: Variables) -> str:
+    """Return a sentence about arrays with different numbers of samples, if samples are first."""
+    counts = {key: variable.shape[0] for key, variable in arrays.items() if variable.ndim > 1}
+    if len(set(counts.values())) < 2:
+        return ""
+    held = ", ".join(f"{key} has {count} samples" for key, count in reversed(counts.items()))
+    return f"{held}, if samples come first; give as many samples of each. If samples are elsewhere: "
 
 
 def _question(found: Sequence[Mapping[str, Words]], read: Mapping[str, Any], in_time: bool) -> str:

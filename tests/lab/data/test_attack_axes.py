@@ -1,0 +1,97 @@
+"""Readings of axes, keys and coordinates that were silently wrong: each is now right or an error."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.data.axes import labels_of
+from support.errors import refused
+from support.files import array, write, write_hdf5
+
+
+def load(files, **read):
+    return OwnData(files=files, **{"shuffle": False, **read}).load()
+
+
+def write_dims(path, values, dims, coords=None):
+    xr.Dataset({"a": (dims, values), "u": (dims, 2 * values)}, coords).to_netcdf(path, engine="h5netcdf")
+    return path
+
+
+def test_files_with_their_axes_in_another_order_are_aligned():
+    values = array(20, 16, 16)
+    files = [
+        write_dims("f0.nc", values, ("sample", "x", "y")),
+        write_dims("f1.nc", values.swapaxes(1, 2), ("sample", "y", "x")),
+    ]
+    data = load(files, x="a", y="u")
+    x = np.concatenate([data.train[0], data.val[0], data.test[0]])[:, 0]
+    assert np.allclose(x, np.concatenate([values, values]))
+    data = load({"train": files[0], "test": files[1]}, x="a", y="u")
+    assert np.allclose(data.test[0][:, 0], values)
+
+
+def test_files_with_other_axes_or_a_reversed_coordinate_are_refused():
+    values, lat = array(20, 16, 16), np.arange(16.0)
+    dims = ("sample", "lat", "lon")
+    files = [write_dims("l0.nc", values, dims, {"lat": lat}), write_dims("l1.nc", values, dims, {"lat": lat[::-1]})]
+    with refused("increases decreases l0.nc l1.nc lat"):
+        load(files, x="a", y="u")
+    with refused("not clear lat lon"):
+        load([files[0], write_dims("o.nc", values, ("sample", "p", "q"))], x="a", y="u")
+
+
+def test_grids_x_and_y_beside_a_field_are_no_pair():
+    x, y = np.meshgrid(np.linspace(0, 1, 32), np.linspace(0, 1, 32), indexing="ij")
+    for shape in ((50, 10, 32, 32), (20, 32, 32), (32, 32)):
+        with refused("which input output u"):
+            load(write("mesh.npz", x=x, y=y, u=array(*shape), t=np.arange(10.0)))
+
+
+def test_one_sample_is_not_read_as_many():
+    with refused("1samples"):
+        load(write("one.npz", x=array(1, 64, 64), y=array(1, 64, 64)))
+    with refused("2 ways"):
+        load(write("one.npz", x=array(1, 64, 48), y=array(1, 64, 48)))
+    data = load(write("channel.npz", x=array(1, 40, 16), y=array(40, 16)))
+    assert data.counts() == {"train": 32, "val": 4, "test": 4}
+
+
+@pytest.mark.parametrize("step", [1, 0.25])
+def test_arrays_of_patterns_are_paired_by_their_numbers(step):
+    numbers = [step * i for i in range(1, 21)]
+    arrays = {f"a_{number}": np.full(8, number) + array(8) / 1e4 for number in numbers}
+    arrays |= {f"u_{number:05}": np.full(8, number) + array(8) / 1e4 for number in numbers}
+    data = load(write("s.npz", **arrays), x="a_*", y="u_*", dims="x")
+    for part in (*data.train, *data.val, *data.test):
+        assert np.all(np.diff(part[:, 0, 0]) > 0)
+    assert np.allclose(data.train[0], data.train[1], atol=0.01)
+
+
+def test_patterns_with_other_numbers_are_refused():
+    arrays = {f"a_{i}": array(8) for i in range(20)} | {f"u_{i + 1}": array(8) for i in range(20)}
+    with refused("a_* u_* numbers"):
+        load(write("s.npz", **arrays), x="a_*", y="u_*", dims="x")
+
+
+@pytest.mark.parametrize("group", ["", "m/"])
+def test_the_coordinate_nearest_to_the_field_counts(group):
+    arrays = {f"{group}a": array(40, 16), f"{group}u": array(40, 16), f"{group}x": np.arange(16.0)}
+    arrays |= {f"{name}/x": np.arange(16.0) ** 2 for name in "bcdefghiz"}
+    data = load(write("two.h5", **arrays), x=f"{group}a", y=f"{group}u")
+    assert data.counts() == {"train": 32, "val": 4, "test": 4}
+
+
+def test_unequal_numbers_of_samples_are_named():
+    with refused("xhas40samples yhas30samples"):
+        load(write("d.npz", x=array(40, 16), y=array(30, 16)))
+
+
+@pytest.mark.parametrize("labels", [3, "velocity", ["p", "q", "r"]])
+def test_labels_that_a_file_has_are_not_names_of_channels(labels):
+    arrays = {"x": array(20, 2, 8), "y": array(20, 2, 8)}
+    file = write_hdf5("labels.h5", arrays, {"x": {"labels": labels}})
+    own = OwnData(files=file)
+    assert own.in_channels == 2
+    assert labels_of(own.first, "input") == ("x 0", "x 1")
