@@ -150,8 +150,12 @@ class OwnData:
         if not isinstance(self.dims, (str, tuple, list, Mapping, type(None))):
             raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
         ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
-        if self.crop not in (True, False) and not all(isinstance(ends, (tuple, list)) and len(ends) == 2 for ends in ranges):
-            raise MupError(f"crop = {self.crop!r} must be True, False or a dict of ranges, such as {{'x': (0, 64)}}.")
+        are_ranges = all(isinstance(ends, (tuple, list)) and len(ends) == 2 for ends in ranges)
+        if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and are_ranges):
+            raise MupError(
+                f"crop = {self.crop!r} must be True, False or a dict with a range for each axis, such as {{'x': (0, 64)}} "
+                "(in the shell: --read.crop.x 0,64)."
+            )
         check_number("in_memory", self.in_memory)
         steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]
         counts = [("history", self.history), ("rollout", self.rollout), ("n_train", self.n_train)]
@@ -187,7 +191,23 @@ class OwnData:
         from neuralop_mup.lab.data import opening
 
         with reading():
-            return opening.open_sources(self)
+            found = opening.open_sources(self)
+        for data in sum(found.values(), []):
+            self._check_cropped(data)
+        return found
+
+    def _check_cropped(self, data: Any) -> None:
+        """Raise MupError where a range of ``crop`` ends behind the last point of its axis."""
+        from neuralop_mup.lab.data.arrays import is_space
+
+        for dim, ends in self.crop.items() if isinstance(self.crop, Mapping) else ():
+            every = self.every.get(dim) if isinstance(self.every, Mapping) else self.every if is_space(dim) else None
+            start, end = ends[0] or 0, ends[1]
+            if end is not None and data.sizes[dim] < len(range(start, end, every or 1)):
+                raise MupError(
+                    f"crop = {{{dim!r}: {tuple(ends)}}} ends behind the last point of {dim} in {data.file}: give a smaller "
+                    f"end, or crop={{{dim!r}: ({start}, None)}} for all points from {start} on."
+                )
 
     @property
     def first(self) -> Any:
