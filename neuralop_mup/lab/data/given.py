@@ -69,7 +69,8 @@ def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
         option, _, axis = str(name).partition(".")  # the shell's --read.every.x 4 is every={"x": 4}
         if option not in known:
             raise MupError(f"read has no argument {name!r}; {nearest(option, known)}")
-        found[option] = {**found.get(option, {}), axis: value} if axis else value
+        value, before = {axis: value} if axis else value, found.get(option)
+        found[option] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
     return found
 
 
