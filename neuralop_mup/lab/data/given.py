@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, default_collate
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.data.batches import spread
+from neuralop_mup.lab.data.batches import as_tensor, spread
 from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, split_words
 from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.data.own import OwnData
@@ -228,7 +228,7 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
 
 def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
     """Return input or output of one split as a tensor."""
-    values = torch.as_tensor(values).detach()
+    values = as_tensor(name, values)
     real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
     if real == torch.float32 and len(values):
         check_single(name, values[spread(values)])

@@ -1,13 +1,27 @@
 """Options and arrays that were once read wrongly without an error."""
 
+import numpy as np
 import pytest
+import torch
+from neuralop.models import FNO
 
+import neuralop_mup as nm
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.data.given import as_source
 from support.errors import refused
 from support.files import array, write
 
 PAIR = (array(40, 16), array(40, 16))
+TARGET = {"hidden_channels": 4, "n_modes": (4,)}
+
+
+def build(**size):
+    return FNO(out_channels=1, n_layers=1, **size)
+
+
+def trained(data, in_channels, **read):
+    target = {**TARGET, "in_channels": in_channels}
+    return nm.train(build, data, read=read or None, target=target, epochs=1, folder="r", progress=False)
 
 
 @pytest.mark.parametrize("crop", [(0, 8), [0, 8], 1, 0, {"x": 8}])
@@ -46,3 +60,31 @@ def test_an_option_as_a_whole_and_by_axis(capsys):
     assert main(["data", write("u.npz", x=array(20, 16), y=array(20, 16)), "--read.every", "2", "--read.every.x", "4"]) == 2
     assert "--read.every" in capsys.readouterr().err
     assert main(["data", "u.npz", "--read.every.x", "--read.shuffle", "false"]) == 2
+
+
+def test_predict_raises_where_the_input_has_nan():
+    field = np.where(np.arange(16) == 3, np.nan, array(40, 16))
+    read = {"nan": "mask", "shuffle": False}
+    tuned, x = trained((field, field), 2, **read), field[:2, None]
+    for given in (x, torch.from_numpy(x), np.concatenate([x, np.isfinite(x)], 1)):
+        with refused("x sample0 {'nan':'mask'} in_normalizer") as caught:
+            tuned.predict(given)
+    names = {"np": np, "x": x, "tuned": tuned}
+    exec(str(caught.value).partition("without a mask: ")[2].rstrip("."), names)  # what the message says to write
+    assert np.allclose(names["x"], as_source((field, field), read).load().sample()["x"][:2], rtol=1e-6)
+    assert np.isfinite(tuned.predict(names["x"])).all()
+
+
+@pytest.mark.parametrize("form", [lambda v: v.astype(">f8"), lambda v: v[..., ::-1], lambda v: np.asfortranarray(v)])
+def test_byte_order_and_strides(form):
+    x = form(array(40, 1, 16))
+    plain = np.ascontiguousarray(x, "f4")
+    source = as_source({"train": (x, x), "val": (x[:10], x[:10])})
+    assert np.array_equal(source.load().train[0], plain)
+    tuned = trained({"train": (x[10:], x[10:]), "val": (x[:10], x[:10])}, 1)
+    assert np.array_equal(tuned.predict(x[:2]), tuned.predict(plain[:2]))
+    for wrong in (None, "x", np.array([["a"] * 16]), [[1.0], [1.0, 2.0]], x[:2].astype("g")):
+        with refused("x"):
+            tuned.predict(wrong)
+    with refused("x train object"):
+        as_source({"train": (x.astype(object), x), "val": (x, x)})
