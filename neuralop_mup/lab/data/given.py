@@ -102,8 +102,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
     arrays = {name: _arrays(part) for name, part in parts.items()}
     pairs = {name: _pair(held) for name, held in arrays.items()}
-    lacks_channels = any(values.ndim < 3 for pair in pairs.values() for values in pair or ())
-    if all(arrays.values()) and (read or "all" in parts or lacks_channels or not all(pairs.values())):
+    if all(arrays.values()) and (read or "all" in parts or not all(pairs.values()) or _lacks_channels(pairs)):
         return OwnData(arrays=by_split(arrays), **read)
     if read:
         raise MupError(
@@ -207,6 +206,27 @@ def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
     """Return input and output where both are arrays in memory."""
     pair = tuple((arrays or {}).get(letter) for letter in "xy")
     return pair if all(isinstance(values, _ARRAYS) for values in pair) else None
+
+
+def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
+    """Return whether the only reading of arrays of given splits has no axis of channels after the samples.
+
+    False where several readings fit, since the form of given splits is (n, channels, *grid), and for complex fields.
+    """
+    if any(values.ndim < 3 for pair in pairs.values() for values in pair):
+        return True
+    from neuralop_mup.lab.data.axes import with_roles
+    from neuralop_mup.lab.data.readers import dataset_of
+
+    pair = next(iter(pairs.values()))
+    if any("complex" in str(values.dtype) for values in pair):
+        return False
+    empty = {key: np.broadcast_to(np.float32(0), tuple(values.shape)) for key, values in zip("xy", pair, strict=True)}
+    try:
+        words = with_roles(dataset_of(empty), {"x": None, "y": None, "dims": None, "time_step": None}).words
+    except MupError:
+        return False
+    return any(own[:2] != ("sample", "channel") for own in words.values())
 
 
 def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
