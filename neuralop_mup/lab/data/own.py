@@ -25,6 +25,14 @@ _CHOICES = {
 }
 
 
+def _is_range(ends: Any) -> bool:
+    """Return whether a value is a first point and an end; None stands for the first or last point, -1 for the one before."""
+    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
+        return False
+    are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
+    return are_whole and (ends[0] or 0) >= 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnData:
     """Fields of the user's own: input → output on a grid of one to three axes, any number of channels, perhaps in time.
@@ -150,11 +158,10 @@ class OwnData:
         if not isinstance(self.dims, (str, tuple, list, Mapping, type(None))):
             raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
         ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
-        are_ranges = all(isinstance(ends, (tuple, list)) and len(ends) == 2 for ends in ranges)
-        if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and are_ranges):
+        if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and all(map(_is_range, ranges))):
             raise MupError(
-                f"crop = {self.crop!r} must be True, False or a dict with a range for each axis, such as {{'x': (0, 64)}} "
-                "(in the shell: --read.crop.x 0,64)."
+                f"crop = {self.crop!r} must be True, False or a dict with a range of whole numbers for each axis, such as "
+                "{'x': (0, 64)} (in the shell: --read.crop.x 0,64)."
             )
         check_number("in_memory", self.in_memory)
         steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]

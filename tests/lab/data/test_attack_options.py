@@ -12,6 +12,7 @@ from support.errors import refused
 from support.files import array, write
 
 PAIR = (array(40, 16), array(40, 16))
+RANGES = [(0, 8.5), (0.0, 8.0), ("0", "8"), (False, True), (-12, -2), (0, 8, 2)]
 TARGET = {"hidden_channels": 4, "n_modes": (4,)}
 
 
@@ -24,7 +25,7 @@ def trained(data, in_channels, **read):
     return nm.train(build, data, read=read or None, target=target, epochs=1, folder="r", progress=False)
 
 
-@pytest.mark.parametrize("crop", [(0, 8), [0, 8], 1, 0, {"x": 8}])
+@pytest.mark.parametrize("crop", [(0, 8), [0, 8], 1, 0, {"x": 8}, *({"x": ends} for ends in RANGES)])
 def test_crop_is_a_flag_or_has_ranges_by_axis(crop):
     with refused("crop {'x':(0,64)} --read.crop.x"):
         as_source(PAIR, {"crop": crop})
@@ -100,3 +101,15 @@ def test_given_splits_without_channels():
     for shape in ((3, 16), (10, 16), (1, 16, 16), (3, 8, 8)):
         x = array(40, *shape)
         assert as_source({"train": (x[:30], x[:30]), "val": (x[30:], x[30:])}).load().train[0].shape == (30, *shape)
+
+
+def test_crop_in_the_shell(capsys):
+    path = write("u.npz", x=array(20, 16), y=array(20, 16))
+    for words, end in ((["--read.crop.x", "0,8.5"], 8.5), (["--read.shuffle", "false", "--read.crop", "0,8"], 8)):
+        assert main(["data", path, *words]) == 2
+        error = capsys.readouterr().err
+        assert "--read.crop.x 0,64" in error and str(end) in error
+    assert main(["data", path, "--read.crop.x", "0,-1"]) == 0
+    assert "on 15 points" in capsys.readouterr().out
+    assert main(["data", path, "--read.crop.x", "4,null"]) == 0
+    assert "on 12 points" in capsys.readouterr().out
