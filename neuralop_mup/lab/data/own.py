@@ -25,6 +25,11 @@ _CHOICES = {
 }
 
 
+def _are_words(words: Any) -> bool:
+    """Return whether a value is a text of words or a sequence of them."""
+    return isinstance(words, str) or (isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words))
+
+
 def _is_range(ends: Any) -> bool:
     """Return whether a value is a first point and an end; None stands for the first or last point, -1 for the one before."""
     if not isinstance(ends, (tuple, list)) or len(ends) != 2:
@@ -155,7 +160,11 @@ class OwnData:
             value = getattr(self, name)
             if (type(value), value) not in [(type(choice), choice) for choice in known]:
                 raise MupError(f"{name} = {value!r} must be {' or '.join(map(repr, known))}.")
-        if not isinstance(self.dims, (str, tuple, list, Mapping, type(None))):
+        for name, key in (("x", self.x), ("y", self.y)):
+            if key is not None and not isinstance(key, str):
+                raise MupError(f"{name} = {key!r} must be the text of a key, or of several with a plus, such as 'u+v'.")
+        each = self.dims.values() if isinstance(self.dims, Mapping) else [self.dims]
+        if not all(words is None or _are_words(words) for words in each):
             raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
         ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
         if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and all(map(_is_range, ranges))):

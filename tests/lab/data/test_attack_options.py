@@ -113,3 +113,15 @@ def test_crop_in_the_shell(capsys):
     assert "on 15 points" in capsys.readouterr().out
     assert main(["data", path, "--read.crop.x", "4,null"]) == 0
     assert "on 12 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in "xy" for value in (3, ["u"], True, ("a", "b"))),
+        *(("dims", value) for value in (3, ("sample", "x", 3), {"x": 3}, {"x": ["sample", 1]}, True)),
+    ],
+)
+def test_keys_and_words_are_texts(name, value):
+    with refused(f"{name} 'u+v'" if name in "xy" else "dims 'samplexy'"):
+        as_source(PAIR, {name: value})
