@@ -3,6 +3,7 @@ signatures by jsonargparse, files of options (``--config``) among them. Nothing 
 """
 
 import inspect
+import json
 import math
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import torch
+import yaml
 from jsonargparse import ArgumentParser, auto_parser
 
 from neuralop_mup._version import __version__
@@ -348,6 +350,14 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 
+def _value(text: str) -> Any:
+    """The value of a text of YAML; the text itself where it is no YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
 def _fnos(source: Any) -> FNOs:
     return FNOs(source.in_channels, source.out_channels, source.n_dim)
 
@@ -417,7 +427,24 @@ def in_full(argv: Sequence[str]) -> list[str]:
         if hint is bool and word == name and following.startswith("--"):
             equals, text = "=", "true"
         full.append(f"{name}{equals}{text}" if word.startswith("--") else text)
-    return full
+    return _joined(full)
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Join ``--read.every.x 2 --read.every.y 4`` to ``--read.every={"x": 2, "y": 4}``; jsonargparse keeps only the last."""
+    joined: dict[str, dict[str, Any]] = {}
+    kept, rest = [], list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, text = word.partition("=")
+        *option, axis = name.split(".", 2) if word.startswith("--read.") else [word]
+        if len(option) < 2 or not (equals or (rest and not rest[0].startswith("--"))):
+            kept.append(word)
+        else:
+            joined.setdefault(".".join(option), {})[axis] = _value(text if equals else rest.pop(0))
+    if twice := [option for option in joined if any(word.partition("=")[0] == option for word in kept)]:
+        raise MupError(f"{twice[0]} is given both as a whole and for single names; use one of the two forms.")
+    return [*kept, *(f"{option}={json.dumps(values, default=str)}" for option, values in joined.items())]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.batches import as_tensor
 from neuralop_mup.lab.files import read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete
@@ -27,6 +28,13 @@ from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.training import function_name, quiet, variable_of
 from neuralop_mup.validation import check_count
+
+_UNKNOWN = (
+    "x has entries that are not finite, in sample {} among others, so its prediction would be NaN. Training with "
+    "read={{'nan': 'mask'}} filled them and added a mask; do the same with x without a mask: known = np.isfinite(x); mean = "
+    "tuned.processor.in_normalizer.mean[:, :-1].numpy(); x = np.concatenate([np.where(known, x, mean), "
+    "known.all(1, keepdims=True)], 1)."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +107,8 @@ class Tuned:
         Raises
         ------
         MupError
-            If there is no processor, so that the model's units are not known here, or if ``x`` has other channels or axes.
+            If there is no processor, so that the model's units are not known here. If ``x`` has other channels or axes. If
+            the prediction is not finite because ``x`` is not.
 
         Examples
         --------
@@ -114,11 +123,14 @@ class Tuned:
                 "tuned.model on fields prepared as in training."
             )
         check_count("batch_size", batch_size, "samples")
-        fields = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
+        fields = as_tensor("x", x)
         shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
         lacks_channels = shape is not None and shape[0] == 1 and fields.ndim == len(shape)  # as files of one channel may
         fields = fields[:, None] if lacks_channels else fields
         fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
+        unknown = ~torch.isfinite(fields).flatten(1).all(1) if fields.ndim > 1 else torch.zeros(0, dtype=torch.bool)
+        if unknown.any() and shape is not None and fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] - 1:
+            raise MupError(_UNKNOWN.format(int(unknown.nonzero()[0])))  # only the channel of the mask is missing
         if not fits:
             raise MupError(
                 f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which "
@@ -133,6 +145,10 @@ class Tuned:
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:
             module.training = training
+        if unknown.any() and len(out) == len(fields):
+            lost = unknown.to(out.device) & ~torch.isfinite(out).reshape(len(out), -1).all(1)
+            if lost.any():
+                raise MupError(_UNKNOWN.format(int(lost.nonzero()[0])))
         out = out[:, 0] if lacks_channels and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from neuralop_mup.errors import MupError
+
 SOME = 256  # samples that stand for all, for example in a spectrum,
 _MANY = 2**24  # or fewer, so that they are no more numbers than this
 _CHUNK = 64  # samples that are read at once in a pass over all,
@@ -141,6 +143,22 @@ def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> d
     channel = known.all(1, keepdim=True).to(x.dtype)
     filled = torch.cat([torch.where(known, x, fill[0]), channel], dim=1)
     return {"x": filled, "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}
+
+
+def as_tensor(name: str, values: Any) -> torch.Tensor:
+    """Return an array of numbers as a tensor; raise MupError for anything else.
+
+    torch has neither the byte order of other machines nor strides below 0.
+    """
+    if isinstance(values, torch.Tensor):
+        return values.detach()
+    try:
+        values = np.asarray(values)
+    except ValueError as error:  # lists of different lengths
+        raise MupError(f"{name} is not an array: {error}") from None
+    if values.dtype.kind not in "biufc" or values.dtype.itemsize > (16 if values.dtype.kind == "c" else 8):
+        raise MupError(f"{name} must be an array of numbers that torch has, such as float64, got {values.dtype}.")
+    return torch.as_tensor(np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape))
 
 
 def advanced(x: torch.Tensor, prediction: torch.Tensor, history: int, beside: torch.Tensor | None = None) -> torch.Tensor:

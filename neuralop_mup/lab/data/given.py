@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, default_collate
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.data.batches import spread
+from neuralop_mup.lab.data.batches import as_tensor, spread
 from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, split_words
 from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.data.own import OwnData
@@ -69,7 +69,8 @@ def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
         option, _, axis = str(name).partition(".")  # the shell's --read.every.x 4 is every={"x": 4}
         if option not in known:
             raise MupError(f"read has no argument {name!r}; {nearest(option, known)}")
-        found[option] = {**found.get(option, {}), axis: value} if axis else value
+        value, before = {axis: value} if axis else value, found.get(option)
+        found[option] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
     return found
 
 
@@ -101,8 +102,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
     arrays = {name: _arrays(part) for name, part in parts.items()}
     pairs = {name: _pair(held) for name, held in arrays.items()}
-    lacks_channels = any(values.ndim < 3 for pair in pairs.values() for values in pair or ())
-    if all(arrays.values()) and (read or "all" in parts or lacks_channels or not all(pairs.values())):
+    if all(arrays.values()) and (read or "all" in parts or not all(pairs.values()) or _lacks_channels(pairs)):
         return OwnData(arrays=by_split(arrays), **read)
     if read:
         raise MupError(
@@ -208,6 +208,27 @@ def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
     return pair if all(isinstance(values, _ARRAYS) for values in pair) else None
 
 
+def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
+    """Return whether the only reading of arrays of given splits has no axis of channels after the samples.
+
+    False where several readings fit, since the form of given splits is (n, channels, *grid), and for complex fields.
+    """
+    if any(values.ndim < 3 for pair in pairs.values() for values in pair):
+        return True
+    from neuralop_mup.lab.data.axes import with_roles
+    from neuralop_mup.lab.data.readers import dataset_of
+
+    pair = next(iter(pairs.values()))
+    if any("complex" in str(values.dtype) for values in pair):
+        return False
+    empty = {key: np.broadcast_to(np.float32(0), tuple(values.shape)) for key, values in zip("xy", pair, strict=True)}
+    try:
+        words = with_roles(dataset_of(empty), {"x": None, "y": None, "dims": None, "time_step": None}).words
+    except MupError:
+        return False
+    return any(own[:2] != ("sample", "channel") for own in words.values())
+
+
 def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
     """Return arrays of given splits as tensors; raise MupError where they do not fit together."""
     made = {}
@@ -227,7 +248,7 @@ def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> 
 
 def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
     """Return input or output of one split as a tensor."""
-    values = torch.as_tensor(values).detach()
+    values = as_tensor(name, values)
     real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
     if real == torch.float32 and len(values):
         check_single(name, values[spread(values)])

@@ -25,6 +25,19 @@ _CHOICES = {
 }
 
 
+def _are_words(words: Any) -> bool:
+    """Return whether a value is a text of words or a sequence of them."""
+    return isinstance(words, str) or (isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words))
+
+
+def _is_range(ends: Any) -> bool:
+    """Return whether a value is a first point and an end; None stands for the first or last point, -1 for the one before."""
+    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
+        return False
+    are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
+    return are_whole and (ends[0] or 0) >= 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnData:
     """Fields of the user's own: input → output on a grid of one to three axes, any number of channels, perhaps in time.
@@ -147,11 +160,18 @@ class OwnData:
             value = getattr(self, name)
             if (type(value), value) not in [(type(choice), choice) for choice in known]:
                 raise MupError(f"{name} = {value!r} must be {' or '.join(map(repr, known))}.")
-        if not isinstance(self.dims, (str, tuple, list, Mapping, type(None))):
+        for name, key in (("x", self.x), ("y", self.y)):
+            if key is not None and not isinstance(key, str):
+                raise MupError(f"{name} = {key!r} must be the text of a key, or of several with a plus, such as 'u+v'.")
+        each = self.dims.values() if isinstance(self.dims, Mapping) else [self.dims]
+        if not all(words is None or _are_words(words) for words in each):
             raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
         ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
-        if self.crop not in (True, False) and not all(isinstance(ends, (tuple, list)) and len(ends) == 2 for ends in ranges):
-            raise MupError(f"crop = {self.crop!r} must be True, False or a dict of ranges, such as {{'x': (0, 64)}}.")
+        if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and all(map(_is_range, ranges))):
+            raise MupError(
+                f"crop = {self.crop!r} must be True, False or a dict with a range of whole numbers for each axis, such as "
+                "{'x': (0, 64)} (in the shell: --read.crop.x 0,64)."
+            )
         check_number("in_memory", self.in_memory)
         steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]
         counts = [("history", self.history), ("rollout", self.rollout), ("n_train", self.n_train)]
@@ -187,7 +207,23 @@ class OwnData:
         from neuralop_mup.lab.data import opening
 
         with reading():
-            return opening.open_sources(self)
+            found = opening.open_sources(self)
+        for data in sum(found.values(), []):
+            self._check_cropped(data)
+        return found
+
+    def _check_cropped(self, data: Any) -> None:
+        """Raise MupError where a range of ``crop`` ends behind the last point of its axis."""
+        from neuralop_mup.lab.data.arrays import is_space
+
+        for dim, ends in self.crop.items() if isinstance(self.crop, Mapping) else ():
+            every = self.every.get(dim) if isinstance(self.every, Mapping) else self.every if is_space(dim) else None
+            start, end = ends[0] or 0, ends[1]
+            if end is not None and data.sizes[dim] < len(range(start, end, every or 1)):
+                raise MupError(
+                    f"crop = {{{dim!r}: {tuple(ends)}}} ends behind the last point of {dim} in {data.file}: give a smaller "
+                    f"end, or crop={{{dim!r}: ({start}, None)}} for all points from {start} on."
+                )
 
     @property
     def first(self) -> Any:

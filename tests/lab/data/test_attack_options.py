@@ -1,0 +1,127 @@
+"""Options and arrays that were once read wrongly without an error."""
+
+import numpy as np
+import pytest
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.data.given import as_source
+from support.errors import refused
+from support.files import array, write
+
+PAIR = (array(40, 16), array(40, 16))
+RANGES = [(0, 8.5), (0.0, 8.0), ("0", "8"), (False, True), (-12, -2), (0, 8, 2)]
+TARGET = {"hidden_channels": 4, "n_modes": (4,)}
+
+
+def build(**size):
+    return FNO(out_channels=1, n_layers=1, **size)
+
+
+def trained(data, in_channels, **read):
+    target = {**TARGET, "in_channels": in_channels}
+    return nm.train(build, data, read=read or None, target=target, epochs=1, folder="r", progress=False)
+
+
+@pytest.mark.parametrize("crop", [(0, 8), [0, 8], 1, 0, {"x": 8}, *({"x": ends} for ends in RANGES)])
+def test_crop_is_a_flag_or_has_ranges_by_axis(crop):
+    with refused("crop {'x':(0,64)} --read.crop.x"):
+        as_source(PAIR, {"crop": crop})
+
+
+@pytest.mark.parametrize("every", [None, 2, {"x": 2}])
+def test_crop_does_not_end_behind_the_last_point(every):
+    assert as_source(PAIR, {"crop": {"x": (4, 16)}, "every": every}).load().train[0].shape[-1] == (6 if every else 12)
+    with refused("crop 'x' 18 (4,None)"):
+        as_source(PAIR, {"crop": {"x": (4, 18)}, "every": every}).load()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--read.every.x 2",
+        "--read.shuffle false --read.every.x 2",
+        "--read.every.x 2 --read.shuffle false",
+        "--read.crop.x 0,16 --read.every.x 2 --read.every.time 1",
+        "--read.every.time 1 --read.crop.x=0,16 --read.every.x=2",
+        "--read.every.time=1 --read.every.x=2",
+    ],
+)
+def test_options_with_a_dot_in_any_order(words, capsys):
+    u = write("u.npz", u=array(20, 6, 16))
+    given = ["--read.dims", "sample time x", "--read.time_step", "1", "--read.y", "u"]
+    for argv in ([*given, *words.split()], [*words.split(), *given]):
+        assert main(["data", u, *argv]) == 0, capsys.readouterr().err
+        assert "on 8 points" in capsys.readouterr().out
+
+
+def test_an_option_as_a_whole_and_by_axis(capsys):
+    assert main(["data", write("u.npz", x=array(20, 16), y=array(20, 16)), "--read.every", "2", "--read.every.x", "4"]) == 2
+    assert "--read.every" in capsys.readouterr().err
+    assert main(["data", "u.npz", "--read.every.x", "--read.shuffle", "false"]) == 2
+
+
+def test_predict_raises_where_the_input_has_nan():
+    field = np.where(np.arange(16) == 3, np.nan, array(40, 16))
+    read = {"nan": "mask", "shuffle": False}
+    tuned, x = trained((field, field), 2, **read), field[:2, None]
+    for given in (x, torch.from_numpy(x), np.concatenate([x, np.isfinite(x)], 1)):
+        with refused("x sample0 {'nan':'mask'} in_normalizer") as caught:
+            tuned.predict(given)
+    names = {"np": np, "x": x, "tuned": tuned}
+    exec(str(caught.value).partition("without a mask: ")[2].rstrip("."), names)  # what the message says to write
+    assert np.allclose(names["x"], as_source((field, field), read).load().sample()["x"][:2], rtol=1e-6)
+    assert np.isfinite(tuned.predict(names["x"])).all()
+
+
+@pytest.mark.parametrize("form", [lambda v: v.astype(">f8"), lambda v: v[..., ::-1], lambda v: np.asfortranarray(v)])
+def test_byte_order_and_strides(form):
+    x = form(array(40, 1, 16))
+    plain = np.ascontiguousarray(x, "f4")
+    source = as_source({"train": (x, x), "val": (x[:10], x[:10])})
+    assert np.array_equal(source.load().train[0], plain)
+    tuned = trained({"train": (x[10:], x[10:]), "val": (x[:10], x[:10])}, 1)
+    assert np.array_equal(tuned.predict(x[:2]), tuned.predict(plain[:2]))
+    for wrong in (None, "x", np.array([["a"] * 16]), [[1.0], [1.0, 2.0]], x[:2].astype("g")):
+        with refused("x"):
+            tuned.predict(wrong)
+    with refused("x train object"):
+        as_source({"train": (x.astype(object), x), "val": (x, x)})
+
+
+def test_given_splits_without_channels():
+    """They are read as the same arrays in one pair are."""
+    for shape in ((16, 16), (20, 24), (16, 1)):
+        x = array(40, *shape)
+        one, two = as_source((x, x)), as_source({"train": (x[:30], x[:30]), "val": (x[30:], x[30:])})
+        assert one.load().train[0].shape[1:] == two.load().train[0].shape[1:] == (1, *(n for n in shape if n > 1))
+        assert len(two.load().train[0]) == 30
+    for shape in ((3, 16), (10, 16), (1, 16, 16), (3, 8, 8)):
+        x = array(40, *shape)
+        assert as_source({"train": (x[:30], x[:30]), "val": (x[30:], x[30:])}).load().train[0].shape == (30, *shape)
+
+
+def test_crop_in_the_shell(capsys):
+    path = write("u.npz", x=array(20, 16), y=array(20, 16))
+    for words, end in ((["--read.crop.x", "0,8.5"], 8.5), (["--read.shuffle", "false", "--read.crop", "0,8"], 8)):
+        assert main(["data", path, *words]) == 2
+        error = capsys.readouterr().err
+        assert "--read.crop.x 0,64" in error and str(end) in error
+    assert main(["data", path, "--read.crop.x", "0,-1"]) == 0
+    assert "on 15 points" in capsys.readouterr().out
+    assert main(["data", path, "--read.crop.x", "4,null"]) == 0
+    assert "on 12 points" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in "xy" for value in (3, ["u"], True, ("a", "b"))),
+        *(("dims", value) for value in (3, ("sample", "x", 3), {"x": 3}, {"x": ["sample", 1]}, True)),
+    ],
+)
+def test_keys_and_words_are_texts(name, value):
+    with refused(f"{name} 'u+v'" if name in "xy" else "dims 'samplexy'"):
+        as_source(PAIR, {name: value})
