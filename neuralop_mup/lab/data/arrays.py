@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -61,6 +61,14 @@ def is_space(dim: str) -> bool:
     return dim not in (SAMPLE, TIME) and not is_channel(dim)
 
 
+class Mapped(NamedTuple):
+    """The file of an array, its first byte, and an object that keeps the file if it is a temporary one."""
+
+    path: str
+    offset: int
+    temporary: Any
+
+
 class Stored(BackendArray):
     """An array in a file, which pickles as a path and a key.
 
@@ -91,6 +99,10 @@ class Stored(BackendArray):
         self.opener, self.path, self.key = opener, str(path), key
         self.shape, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
         self.chunks = tuple(chunks or ())
+        self.mapped: Mapped | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "mapped": None}
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
@@ -122,7 +134,11 @@ class Stored(BackendArray):
         with reading():
             array = self.opened()
             if isinstance(array, np.memmap):
-                return (str(array.filename), array.offset) if array.flags.c_contiguous else None
+                if not array.flags.c_contiguous:
+                    return None
+                # This reference keeps the file of a compressed array, which is a temporary one, while its path is in use.
+                self.mapped = self.mapped or Mapped(str(array.filename), array.offset, getattr(array, "temporary", None))
+                return self.mapped.path, self.mapped.offset
             if not isinstance(array, h5py.Dataset) or self.reversed:
                 return None
             # Arrays that are chunked, or that nobody has written yet, have no first byte.

@@ -59,7 +59,21 @@ def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Datas
         variable = getattr(values, "variable", values)
         dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
         made[key] = lazy(variable, dims)
+    _check_lengths(file, made)
     return Dataset(made, attrs={"file": file})
+
+
+def _check_lengths(file: str, variables: Mapping[str, Variable]) -> None:
+    """Raise MupError where axes of one name have different lengths: a Dataset cannot hold them."""
+    found: dict[Any, tuple[str, int]] = {}
+    for key, variable in variables.items():
+        for dim, length in variable.sizes.items():
+            other, before = found.setdefault(dim, (key, length))
+            if before != length:
+                raise MupError(
+                    f"The axis {dim} of {file} has {before} points in {other} and {length} in {key}, and arrays that share "
+                    f"an axis need the same points along it: cut them to one length, {key}.isel({dim}=slice({before}))."
+                )
 
 
 def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
@@ -103,6 +117,10 @@ class _Members(dict):
         return _member(self.path, key, stamp_of(self.path))
 
 
+class _Temporary:
+    """A temporary file, which is removed when nothing refers to this object."""
+
+
 @functools.lru_cache(maxsize=64)
 def _member(path: str, key: str, stamp: tuple) -> np.ndarray:
     """Map one array of an .npz file; a compressed one is decompressed once, into a temporary file."""
@@ -112,7 +130,9 @@ def _member(path: str, key: str, stamp: tuple) -> np.ndarray:
             with archive.open(info) as member, tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as whole:
                 shutil.copyfileobj(member, whole)
             mapped = np.lib.format.open_memmap(whole.name, mode="r")
-            weakref.finalize(mapped, os.remove, whole.name)
+            temporary = _Temporary()
+            weakref.finalize(temporary, os.remove, whole.name)
+            mapped.temporary = temporary
             return mapped
     with open(path, "rb") as file:
         file.seek(info.header_offset + 26)  # lengths of the name and of the extra field, which stand before the array
@@ -447,7 +467,7 @@ def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
     """Return the time steps of a file: one, or those along its axis of time."""
     dims = [dim for dim in data.dims if usual_word(str(dim)) == TIME]
     long = [dim for dim in dims if data.sizes[dim] != 1]
-    times = [key for key, v in data.variables.items() if coordinate_word(key) == TIME and v.ndim == 1 and v.size > 1]
+    times = [key for key, v in data.variables.items() if coordinate_word(str(key)) == TIME and v.ndim == 1 and v.size > 1]
     if wrong := long[1:] or [key for key in times if data[key].dims[0] not in dims]:
         raise MupError(
             f"{path} holds several times, {wrong[0]}, and it is unclear which axis of the fields they belong to: write a "

@@ -9,7 +9,7 @@ import xarray
 
 from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.data.files import files_of
-from neuralop_mup.lab.data.readers import read_file, read_files
+from neuralop_mup.lab.data.readers import dataset_of, read_file, read_files
 from support.errors import refused
 from support.files import array, write, write_hdf5
 
@@ -155,3 +155,22 @@ def test_times_that_belong_to_no_axis_are_refused():
         write(f"steps/f{file}.npz", u=array(30, 8), t=np.arange(30.0))
     with refused("f0.npz t join='time'"):
         joined()
+
+
+def test_many_compressed_files():
+    """The temporary file of an array was removed while its path was still in use."""
+    u = array(70, 4, 16)
+    for file, values in enumerate(u):
+        Path("many").mkdir(exist_ok=True)
+        np.savez_compressed(f"many/f{file:02}.npz", x=values, y=values)
+    x, y = OwnData(files="many", dims="sample x", shuffle=False, in_memory=1e-9).load().train
+    picked = np.arange(0, len(x), 4)
+    assert np.array_equal(x[picked][:, 0], u[: len(picked), 0])
+    assert np.array_equal(y[picked][:, 0], u[: len(picked), 0])
+
+
+def test_arrays_of_different_lengths_on_one_axis():
+    """A ValueError of xarray was raised."""
+    x, y = (xarray.DataArray(array(n, 16), dims=("n", "s")) for n in (40, 30))
+    with refused("n 40 30 y.isel(n=slice(40))"):
+        dataset_of({"x": x, "y": y})
