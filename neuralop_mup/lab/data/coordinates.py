@@ -33,8 +33,8 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
         _warn_of_ends(parts[0], dim)
         if dim.lower() in ("lat", "latitude"):
             warnings.warn(
-                f"{parts[0].file} has the axis {dim}: points of a latitude–longitude grid are closer near the poles, and an "
-                "FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
+                f"{parts[0].attrs['file']} has the axis {dim}: points of a latitude–longitude grid are closer near the "
+                "poles, and an FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
                 stacklevel=2,
             )
     if uneven == "channel" and stride:
@@ -58,7 +58,7 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
         what = "uneven steps in time" if dim == TIME else "an uneven grid"
         channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
         raise MupError(
-            f"{data.file} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
+            f"{data.attrs['file']} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
             f"with distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data "
             f"on an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
         )
@@ -68,7 +68,7 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
 def _with_steps(data: Dataset, stride: int) -> Dataset:
     """Add the time from each frame to its output as an input."""
     if TIME not in data.coords:
-        raise MupError(f"{data.file} has no times, so that uneven='channel' has no step to read: leave it out.")
+        raise MupError(f"{data.attrs['file']} has no times, so that uneven='channel' has no step to read: leave it out.")
     times = data[TIME].values.astype(float)
     ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
     return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})
@@ -84,7 +84,7 @@ def _warn_of_ends(data: Dataset, dim: str) -> None:
     size = np.abs(first - second).max()
     if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
         warnings.warn(
-            f"{key} in {data.file} has the same values at both ends of {dim}, and an FNO repeats the first point "
+            f"{key} in {data.attrs['file']} has the same values at both ends of {dim}, and an FNO repeats the first point "
             f"anyway: drop the last one, {option(crop={dim: [0, -1]})}.",
             stacklevel=3,
         )

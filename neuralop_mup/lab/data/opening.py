@@ -59,14 +59,14 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
     steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces, every)
     ranges = crop if isinstance(crop, Mapping) else {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
-        raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.file} has {', '.join(data.dims)}.")
+        raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.attrs['file']} has {', '.join(data.dims)}.")
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
     data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
     if crop is True:
         data = data.isel({dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces})
     if min(grid_of(data)) < LEAST:
         raise MupError(
-            f"every and crop leave the grid {grid_of(data)} of {data.file}: each axis needs {LEAST} points or more."
+            f"every and crop leave the grid {grid_of(data)} of {data.attrs['file']}: each axis needs {LEAST} points or more."
         )
     return data
 
@@ -79,7 +79,7 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
         for data in group:
             made = with_roles(data, read, group)
             if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
-                read = {**read, "dims": made.words}
+                read = {**read, "dims": made.attrs["words"]}
             found[split].append(made)
     return found
 
@@ -120,7 +120,7 @@ def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
         for data in group:
             for other, what in ((first, _channels_of), (group[0], grid_of)):
                 if what(data) != what(other):
-                    held = f"{data.file} holds {_held(data)}, but {other.file} {_held(other)}"
+                    held = f"{data.attrs['file']} holds {_held(data)}, but {other.attrs['file']} {_held(other)}"
                     raise MupError(f"{held}: files that are joined must agree.")
 
 
@@ -188,17 +188,20 @@ def _check_steps(own: "OwnData") -> None:
     first = own.first
     if TIME not in first.sizes:
         if own.time_step is not None or own.history + own.rollout > 2:
-            raise MupError(f"time_step, history and rollout are for data with a time axis, and {first.file} has none.")
+            raise MupError(
+                f"time_step, history and rollout are for data with a time axis, and {first.attrs['file']} has none."
+            )
         return
-    if own.time_step is None and not first.format:
+    if own.time_step is None and not first.attrs["format"]:
         raise MupError(
-            f"{first.file} holds {described(first, 'output')} with {first.sizes[TIME]} frames in time; say what is learned: "
-            f"each step to the next, {option(time_step=1)}, or the first frame to the last, {option(time_step='last')}."
+            f"{first.attrs['file']} holds {described(first, 'output')} with {first.sizes[TIME]} frames in time; say what is "
+            f"learned: each step to the next, {option(time_step=1)}, or the first frame to the last, "
+            f"{option(time_step='last')}."
         )
     if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
         raise MupError(
-            f"{described(first, 'input')} in {first.file} vary in time, so that no step follows from a prediction: use "
-            "rollout=1."
+            f"{described(first, 'input')} in {first.attrs['file']} vary in time, so that no step follows from a prediction: "
+            "use rollout=1."
         )
 
 
@@ -224,7 +227,7 @@ def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
     long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
     if not long_enough:
         raise MupError(
-            f"{group[0].file} has {group[0].sizes[TIME]} frames in a trajectory or piece of one, too few for "
+            f"{group[0].attrs['file']} has {group[0].sizes[TIME]} frames in a trajectory or piece of one, too few for "
             f"time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
             f"Where each file is a time step, {option(join='time')}."
         )
@@ -246,7 +249,7 @@ def describe(own: "OwnData") -> dict[str, str]:
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
-    found = {"read as": f"{channels}; {counts}", "format": first.format}
+    found = {"read as": f"{channels}; {counts}", "format": first.attrs["format"]}
     found |= {role: described(first, role) for role in ("input", "output")}
     if train.history:
         found["time"] = _time_text(own, train)
@@ -282,7 +285,7 @@ def _split_text(own: "OwnData") -> str:
     known = {split: group for split, group in own.sources.items() if split != "all"}
     found = []
     for split, group in known.items():
-        names = ", ".join(Path(data.file).name for data in group[:8])
+        names = ", ".join(Path(data.attrs["file"]).name for data in group[:8])
         found.append(f"{split} from {names}, on {_by(grid_of(group[0]))} points")
     if "all" in own.sources:
         drawn = ", ".join(split for split in own.parts if split not in known)

@@ -95,3 +95,20 @@ def test_labels_that_a_file_has_are_not_names_of_channels(labels):
     own = OwnData(files=file)
     assert own.in_channels == 2
     assert labels_of(own.first, "input") == ("x 0", "x 1")
+
+
+@pytest.mark.parametrize("name", ["format", "file", "words", "attrs", "steps", "spaces"])
+def test_axes_may_have_the_names_of_attributes(name):
+    values = array(40, 8, 16)
+    arrays = {"x": values, "y": values}
+    assert load(write("d.npz", **arrays), dims=f"sample {name} x").counts() == {"train": 32, "val": 4, "test": 4}
+    with refused("time axis d.npz"):
+        load(write("d.npz", **arrays), dims=f"sample {name} x", time_step=1)
+    with refused("time_step d.npz"):
+        load(write("d.npz", u=values), y="u", dims=f"sample time {name}")
+
+
+def test_axes_with_a_colon_are_refused():
+    for name in ("input:x", "channel:1"):
+        with refused(f"{name} colon dims"):
+            load(write("d.npz", x=array(40, 8, 16), y=array(40, 8, 16)), dims=f"sample {name} x")
