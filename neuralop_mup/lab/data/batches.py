@@ -137,9 +137,18 @@ class MappedLoader:
 
 
 def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Fill NaN in x and y. Add a channel to x and a "mask" to the batch that are 1 where values are known, else 0."""
+    """Fill NaN in x and y. Add a channel to x and a "mask" to the batch that are 1 where values are known, else 0.
+
+    Raise MupError where a channel of y has no known value in a sample, so that its relative error is 0/0.
+    """
     x, y = batch["x"], batch["y"]
     known, mask = torch.isfinite(x), torch.isfinite(y)
+    lost = ~mask.flatten(2).any(2)
+    if lost.any():
+        raise MupError(
+            f"Channel {int(lost.nonzero()[0, 1])} of y is NaN at every point of a sample, which therefore has no error: "
+            "remove the samples without a known value, or the channel."
+        )
     channel = known.all(1, keepdim=True).to(x.dtype)
     filled = torch.cat([torch.where(known, x, fill[0]), channel], dim=1)
     return {"x": filled, "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}

@@ -125,3 +125,16 @@ def test_crop_in_the_shell(capsys):
 def test_keys_and_words_are_texts(name, value):
     with refused(f"{name} 'u+v'" if name in "xy" else "dims 'samplexy'"):
         as_source(PAIR, {name: value})
+
+
+@pytest.mark.parametrize("sample", [3, 39])
+def test_a_sample_of_nan_has_no_error(sample):
+    """Its loss would be NaN in training, and 0 in the mean error of validation or test data."""
+    x, y = array(40, 2, 16), array(40, 2, 16)
+    y[sample, 1] = np.nan
+    with refused("Channel 1 y sample"):
+        as_source((x, y), {"nan": "mask", "shuffle": False}).load().check()
+    y[sample, 1, 0] = 1.0
+    as_source((x, y), {"nan": "mask", "shuffle": False}).load().check()
+    x[sample] = np.nan
+    as_source((x, y), {"nan": "mask", "shuffle": False}).load().check()
