@@ -31,11 +31,11 @@ def _are_words(words: Any) -> bool:
 
 
 def _is_range(ends: Any) -> bool:
-    """Return whether a value is a first point and an end; None stands for the first or last point, -1 for the one before."""
+    """Return whether a value is a range of whole numbers. None is the first or last point; negative numbers count from the end."""
     if not isinstance(ends, (tuple, list)) or len(ends) != 2:
         return False
     are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
-    return are_whole and (ends[0] or 0) >= 0
+    return are_whole and ((ends[0] or 0) >= 0 or ends[1] is None or ends[1] < 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,16 +213,17 @@ class OwnData:
         return found
 
     def _check_cropped(self, data: Any) -> None:
-        """Raise MupError where a range of ``crop`` ends behind the last point of its axis."""
+        """Raise MupError if a range of ``crop`` has more points than its axis."""
         from neuralop_mup.lab.data.arrays import is_space
 
         for dim, ends in self.crop.items() if isinstance(self.crop, Mapping) else ():
             every = self.every.get(dim) if isinstance(self.every, Mapping) else self.every if is_space(dim) else None
-            start, end = ends[0] or 0, ends[1]
+            start = ends[0] or 0
+            end = 0 if ends[1] is None and start < 0 else ends[1]
             if end is not None and data.sizes[dim] < len(range(start, end, every or 1)):
                 raise MupError(
-                    f"crop = {{{dim!r}: {tuple(ends)}}} ends behind the last point of {dim} in {data.file}: give a smaller "
-                    f"end, or crop={{{dim!r}: ({start}, None)}} for all points from {start} on."
+                    f"crop = {{{dim!r}: {tuple(ends)}}} has more points than {dim} in {data.file}. Pass a smaller range, or "
+                    f"crop={{{dim!r}: ({max(start, 0)}, None)}} for all points from {max(start, 0)} on."
                 )
 
     @property

@@ -12,7 +12,7 @@ from support.errors import refused
 from support.files import array, write
 
 PAIR = (array(40, 16), array(40, 16))
-RANGES = [(0, 8.5), (0.0, 8.0), ("0", "8"), (False, True), (-12, -2), (0, 8, 2)]
+RANGES = [(0, 8.5), (0.0, 8.0), ("0", "8"), (False, True), (-12, 2), (0, 8, 2)]
 TARGET = {"hidden_channels": 4, "n_modes": (4,)}
 
 
@@ -36,6 +36,8 @@ def test_crop_does_not_end_behind_the_last_point(every):
     assert as_source(PAIR, {"crop": {"x": (4, 16)}, "every": every}).load().train[0].shape[-1] == (6 if every else 12)
     with refused("crop 'x' 18 (4,None)"):
         as_source(PAIR, {"crop": {"x": (4, 18)}, "every": every}).load()
+    with refused("crop 'x' -18 (0,None)"):
+        as_source(PAIR, {"crop": {"x": (-18, None)}, "every": every}).load()
 
 
 @pytest.mark.parametrize(
