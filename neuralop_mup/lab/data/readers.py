@@ -70,9 +70,10 @@ def _check_lengths(file: str, variables: Mapping[str, Variable]) -> None:
         for dim, length in variable.sizes.items():
             other, before = found.setdefault(dim, (key, length))
             if before != length:
+                longer = key if length > before else other
                 raise MupError(
                     f"The axis {dim} of {file} has {before} points in {other} and {length} in {key}, and arrays that share "
-                    f"an axis need the same points along it: cut them to one length, {key}.isel({dim}=slice({before}))."
+                    f"an axis need the same points along it: cut the longer, {longer}.isel({dim}=slice({min(length, before)}))."
                 )
 
 
