@@ -31,7 +31,7 @@ def _are_words(words: Any) -> bool:
 
 
 def _is_range(ends: Any) -> bool:
-    """Return whether a value is a range of whole numbers. None is the first or last point; negative numbers count from the end."""
+    """Return whether a value is a range of whole numbers. None is an end of the axis; negative numbers count from there."""
     if not isinstance(ends, (tuple, list)) or len(ends) != 2:
         return False
     are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
