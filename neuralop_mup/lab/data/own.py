@@ -31,11 +31,10 @@ def _are_words(words: Any) -> bool:
 
 
 def _is_range(ends: Any) -> bool:
-    """Return whether a value is a first point and an end; None stands for the first or last point, -1 for the one before."""
+    """Return whether a value is a first point and an end; None stands for the first or last point."""
     if not isinstance(ends, (tuple, list)) or len(ends) != 2:
         return False
-    are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
-    return are_whole and (ends[0] or 0) >= 0
+    return all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from support.errors import refused
 from support.files import array, write
 
 PAIR = (array(40, 16), array(40, 16))
-RANGES = [(0, 8.5), (0.0, 8.0), ("0", "8"), (False, True), (-12, -2), (0, 8, 2)]
+RANGES = [(0, 8.5), (0.0, 8.0), ("0", "8"), (False, True), (0, 8, 2)]
 TARGET = {"hidden_channels": 4, "n_modes": (4,)}
 
 
