@@ -218,7 +218,7 @@ class OwnData:
         for dim, ends in self.crop.items() if isinstance(self.crop, Mapping) else ():
             every = self.every.get(dim) if isinstance(self.every, Mapping) else self.every if is_space(dim) else None
             start, end = ends[0] or 0, ends[1]
-            if end is not None and data.sizes[dim] < len(range(start, end, every or 1)):
+            if end is not None and start >= 0 and data.sizes[dim] < len(range(start, end, every or 1)):
                 raise MupError(
                     f"crop = {{{dim!r}: {tuple(ends)}}} ends behind the last point of {dim} in {data.file}: give a smaller "
                     f"end, or crop={{{dim!r}: ({start}, None)}} for all points from {start} on."
