@@ -114,7 +114,6 @@ COMPLEX = functools.partial(build, complex_data=True, positional_embedding=None)
         ({"data": tuple(f.tolist() for f in fields())}, "list"),
         ({"data": (TRAIN, loaders()["val"])}, "val.*DataLoader"),
         ({"data": (TRAIN, two_to_one())}, r"val.*\(32, 2, 32\)"),
-        ({"data": [[f.movedim(1, -1) for f in TRAIN]] * 2}, r"\(\d+, 32, 1\)"),
         ({"data": (TRAIN, fields(0))}, r"val.*\(0, 1, 32\)"),
         ({"data": (two_to_one(), two_to_one())}, r"\(2, 2, 32\)"),
         ({"data": (two_to_one()[::-1],) * 2}, r"\(1, 32\).*out_channels"),

@@ -73,7 +73,7 @@ def _check_lengths(file: str, variables: Mapping[str, Variable]) -> None:
                 longer = key if length > before else other
                 raise MupError(
                     f"The axis {dim} of {file} has {before} points in {other} and {length} in {key}, and arrays that share "
-                    f"an axis need the same points along it: cut the longer, {longer}.isel({dim}=slice({min(length, before)}))."
+                    f"an axis need equal lengths. Use {longer}.isel({dim}=slice({min(length, before)}))."
                 )
 
 
