@@ -161,7 +161,7 @@ class LearnedRates:
             for p in group["params"]
             if p in rows
         }
-        # By parameter: the logarithms of the multipliers, with real and imaginary parts along the last axis.
+        # If learned by parameter, the logarithms of the multipliers, with real and imaginary parts along the last axis.
         self._logs: dict[torch.Tensor, torch.Tensor] = {}
         self._last: dict[torch.Tensor, torch.Tensor] = {}  # the last update of each parameter
         self._held: dict[torch.Tensor, torch.Tensor] | None = None  # during a step: the parameters before it

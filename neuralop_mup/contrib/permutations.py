@@ -168,7 +168,7 @@ def match_channels(model: nn.Module, reference: nn.Module, starts: int = 20) -> 
         for axes in sets:
             name, axis = axes[0]
             permutation = torch.randperm(weights[name].shape[axis], generator=generator)
-            if seed == 0:  # use only weights whose other axes are already matched
+            if seed == 0:  # use only weights with all other axes matched
                 others = {(name, k): {(name, j) for j in range(ours[name].ndim) if j != k} for name, k in axes}
                 permutation = _assign(weights, theirs, [known for known in axes if not others[known] & unmatched])
             _permute(weights, axes, permutation)

@@ -51,7 +51,7 @@ _KINDS = {
     "bool": "yes or no",
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
-#: A link in a docstring, of which its last name is read.
+#: A link in a docstring; only its last name is printed.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 

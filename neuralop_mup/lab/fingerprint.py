@@ -180,7 +180,7 @@ def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     steps = [step for code in codes for step in dis.get_instructions(code) if step.opname in _LOADS]
     for name in {step.argval for step in steps if step.opname == "IMPORT_NAME"} - sys.modules.keys():
-        with suppress(ImportError):  # the function would import it, too
+        with suppress(ImportError):  # the function would also import it
             importlib.import_module(name)
     known = {**sys.modules, **function.__globals__}
     names = {name for code in codes for name in code.co_names}

@@ -152,7 +152,7 @@ def plot_curves(
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
         is_walk = len(x) > 1
-        # What is below a single point shows.
+        # Anything below a single point is visible.
         size = {"markersize": 4} if is_walk else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
         axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         axes.vlines(x, least, most, color=colour, linewidth=2.4, alpha=0.5)

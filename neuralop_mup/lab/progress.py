@@ -10,7 +10,7 @@ from tqdm import tqdm
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.wording import counted, params
 
-_SILENCE = 30.0  # seconds between two lines where the bar cannot be drawn anew
+_SILENCE = 30.0  # seconds between two lines if the bar cannot be redrawn
 
 
 def bar(**how: Any) -> tqdm:

@@ -155,7 +155,7 @@ class _Loop:
         for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
             self.display.note(note)
         self.records.write(run, outcome)
-        # A run may be lost because of others: their death, or memory that is too small for several. Repeat it by itself.
+        # A run may be lost because of others: their death, or memory that is too small for several. Repeat it alone.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)
             self._queue.appendleft(run)

@@ -23,7 +23,7 @@ from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MASTERS = ("lr_mult", "init_mult")
-#: Ends of a search under Adam, whose best learning rate no law gives.
+#: Ends of a search under Adam, which has no formula for its learning rate.
 ADAM_LRS = (1e-3, 6.4e-2)
 
 

@@ -212,7 +212,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Records(folder)  # a folder of an earlier version is refused
     tuned = load_target(Results.load(folder), build, processor)
     made = tuned._made
-    with suppress(MupError):  # of what cannot be looked into nothing is known
+    with suppress(MupError):  # objects that cannot be inspected are unknown
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
                 f"The function {function_name(build)} has changed since {folder} was tuned: its code, what it uses, or the "

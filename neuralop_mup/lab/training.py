@@ -384,7 +384,7 @@ class Training:
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.shows, leave=False
         )
-        with quiet(), untouched(train), trainer.bar:  # a loader of the user's own serves the next run, too
+        with quiet(), untouched(train), trainer.bar:  # the next run also uses the user's loader
             metrics = self.fit(trainer, train)
             trainer.model = model
             measured = self._measured(trainer, evals)

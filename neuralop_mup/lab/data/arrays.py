@@ -141,7 +141,7 @@ class Stored(BackendArray):
                 return self.mapped.path, self.mapped.offset
             if not isinstance(array, h5py.Dataset) or self.reversed:
                 return None
-            # Arrays that are chunked, or that nobody has written yet, have no first byte.
+            # Chunked or empty arrays have no first byte.
             same_type = array.id.get_type() == h5py.h5t.py_create(self.dtype)
             offset = array.id.get_offset() if same_type else None
             return None if offset is None else (array.file.filename, offset)

@@ -35,7 +35,7 @@ _MOST = 16  # an axis without a name may be channels only up to this length
 _CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message
 _READINGS = 5  # likewise
-_LABELS = "neuralop_mup: names of channels"  # attribute of a field; files may have "labels" of their own
+_LABELS = "neuralop_mup: names of channels"  # a private attribute, because a field in a file may have "labels"
 _MANY = 10  # files of equal shapes that may be one sample each
 
 Variables = Mapping[str, Variable]

@@ -13,7 +13,8 @@ from neuralop_mup.lab.data.axes import LEAST, described, fields_of, grid_of, lab
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.files import SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
-from neuralop_mup.lab.data.readers import dataset_of, read_files
+from neuralop_mup.lab.data.joining import read_files
+from neuralop_mup.lab.data.readers import dataset_of
 from neuralop_mup.lab.data.windows import WindowReader
 
 if TYPE_CHECKING:

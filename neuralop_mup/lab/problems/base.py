@@ -43,7 +43,7 @@ def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> 
     Each channel of a batch is measured in a unit of its own, the power of two above it, by which dividing is exact.
     """
     y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
-    if "mask" in batch:  # 0 where nothing is known
+    if "mask" in batch:  # 0 if unknown
         y_pred, y = y_pred * batch["mask"], y * batch["mask"]
     most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
     unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero

@@ -63,7 +63,7 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
     result = []
     for axis in range(2, fields.ndim):
         points = fields.shape[axis]
-        # By Parseval's theorem the other axes need no transform: every mode of theirs is counted.
+        # According to Parseval's theorem, the other axes need no transform: every mode of theirs is counted.
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
         both_signs = axis == fields.ndim - 1 and not fields.is_complex()

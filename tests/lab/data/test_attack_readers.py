@@ -9,7 +9,8 @@ import xarray
 
 from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.data.files import files_of
-from neuralop_mup.lab.data.readers import dataset_of, read_file, read_files
+from neuralop_mup.lab.data.joining import read_files
+from neuralop_mup.lab.data.readers import dataset_of, read_file
 from support.errors import refused
 from support.files import array, write, write_hdf5
 
