@@ -24,6 +24,7 @@ from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
 from experiments.law_page import LawWithPage
+from experiments.losses import Losses
 from experiments.memory import Memory
 from experiments.mup_figure import SizeCurves
 from experiments.on_paper import OnPaper
@@ -45,6 +46,7 @@ EXPERIMENTS: dict[str, Any] = {
         "three choices that were in doubt, on problems where none was made", elsewhere_fields(), DOUBTS, (0, 1, 2)
     ),
     "rollout": Rollout(),
+    "losses": Losses(),
     "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",

@@ -27,7 +27,18 @@ from problems.apebench import ApeBench, channel_errors
 STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
-_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init", "unrolled", "half_lives")  # of the package's
+#: Entries that are not settings of the package.
+_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init", "unrolled", "half_lives", "loss")
+    "problem",
+    "data",
+    "steps",
+    "rollout",
+    "net",
+    "kernel_init",
+    "unrolled",
+    "half_lives",
+    "loss",
+)  # of the package's
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -50,7 +61,8 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
     ----------
     config : mapping
         ``problem``, ``data`` (its arguments), ``steps``, and what a run of the package has: ``model``, ``base``, ``lr``, …;
-        ``net``, a key of :data:`experiments.nets.NETS`, by default neuralop's FNO.
+        ``net``, a key of :data:`experiments.nets.NETS`, by default neuralop's FNO; ``loss``, a name as for
+        :func:`neuralop_mup.train`. Errors are relative whatever the loss is.
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
         and on APEBench's scenarios theirs. ``unrolled``: steps in time over which it is trained; ``half_lives``, in steps of
         the optimizer: of averages of its weights, of which the rollouts' errors are measured as well.
@@ -86,8 +98,9 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         batches=config["steps"] // STAGES,
     )
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
-    losses = losses_of("l2", problem.n_dim, problem.losses())
-    training = _Averaged(build, problem, paced, losses, score=score, optimizers=OPTIMIZERS)
+    losses = losses_of(config.get("loss", "l2"), problem.n_dim, problem.losses())
+    errors = {name: error for name, (_, error) in losses_of("l2", problem.n_dim, problem.losses()).items()}
+    training = _Averaged(build, problem, paced, losses, score=score, optimizers=OPTIMIZERS, errors=errors)
     training.averages = {str(n): get_ema_multi_avg_fn(0.5 ** (1 / n)) for n in config.get("half_lives", ())}
     return training({**_own(config), "epochs": STAGES})
 

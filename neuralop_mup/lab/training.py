@@ -26,7 +26,7 @@ from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.outcome import copied, releases
-from neuralop_mup.lab.problems.base import Problem, relative, relative_l2
+from neuralop_mup.lab.problems.base import Problem, floored_l2, mean_squared, relative, relative_l2
 from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score
@@ -110,7 +110,7 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     Parameters
     ----------
     loss : str, callable or mapping
-        ``"l2"`` or ``"h1"``; a function; or names with functions or (weight, function).
+        ``"l2"``, ``"h1"``, ``"floored-l2"`` or ``"mse"``; a function; or names with functions or (weight, function).
     n_dim : int
         Dimensions of the grid.
     own : mapping, optional
@@ -126,10 +126,16 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     if isinstance(loss, Mapping) and loss:
         named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
-    if not isinstance(loss, str) or loss not in ("l2", "h1"):
-        raise MupError(f"loss={loss!r} must be 'l2', 'h1', a function loss(y_pred, y, **batch), or a dict of such.")
     own = own or {"data": (1.0, relative_l2(n_dim))}
-    return own if loss == "l2" else {**own, "data": (own["data"][0], partial(relative, H1Loss(d=n_dim)))}
+    known = {
+        "l2": own["data"][1],
+        "h1": partial(relative, H1Loss(d=n_dim)),
+        "floored-l2": floored_l2,
+        "mse": mean_squared,
+    }
+    if not isinstance(loss, str) or loss not in known:
+        raise MupError(f"loss={loss!r} must be one of {', '.join(known)}, a function loss(y_pred, y, **batch), or a dict.")
+    return {**own, "data": (own["data"][0], known[loss])}
 
 
 @contextmanager
@@ -231,6 +237,8 @@ class Training:
         Name → :class:`~neuralop_mup.lab.settings.Choice`.
     x_shape : tuple of int, optional
         ``(channels, *grid)`` of an input, where it is on a grid.
+    errors : mapping, optional
+        Name → function that measures a trained model. Default: the losses.
     """
 
     keeps_files = True
@@ -247,9 +255,11 @@ class Training:
         score: Score | None = None,
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
         x_shape: tuple[int, ...] | None = None,
+        errors: Mapping[str, Callable[..., torch.Tensor]] | None = None,
     ) -> None:
         self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
         self.optimizers, self._data, self.processor_given, self.x_shape = optimizers, data, processor, x_shape
+        self.errors = {name: term for name, (_, term) in losses.items()} if errors is None else errors
         made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
         self.processor = made(data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
@@ -264,7 +274,7 @@ class Training:
         """With functions and a processor of its own, whose state then is one run's; the data is shared."""
         made = copy.copy(self)
         made._data = self._data
-        for name in ("build", "losses", "processor", "score"):
+        for name in ("build", "losses", "errors", "processor", "score"):
             setattr(made, name, copied(getattr(self, name)))
         return made
 
@@ -431,11 +441,10 @@ class Training:
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Errors of a trained model on what it was not trained on."""
-        terms = {name: term for name, (_, term) in self.losses.items()}
         measured = {}
         for split, loader in evals.items():
-            errors = trainer.evaluate(terms, loader, log_prefix=split)
-            for name in terms:
+            errors = trainer.evaluate(self.errors, loader, log_prefix=split)
+            for name in self.errors:
                 key = "loss" if name == "data" else f"{name}_loss"
                 measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
         return measured

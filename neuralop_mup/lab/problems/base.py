@@ -57,6 +57,32 @@ def relative_l2(n_dim: int) -> Callable[..., torch.Tensor]:
     return partial(relative, LpLoss(d=n_dim, p=2))
 
 
+def floored_l2(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
+    """Relative L2 errors with a floor, for normalized fields: ‖y_pred − y‖ / √((‖y‖² + n) / 2), summed over the batch.
+
+    Normalized fields have n = mean ‖y‖², the number of their points and channels. So the error equals the relative error
+    for samples of average size, and the absolute error for samples that nearly vanish.
+    """
+    off, y = _masked(y_pred - y, batch), _masked(y, batch)
+    return (_norm(off) / ((_norm(y) ** 2 + y[0].numel()) / 2).sqrt()).sum()
+
+
+def mean_squared(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
+    """Mean squared errors of the samples, summed over the batch."""
+    off = _masked(y_pred - y, batch)
+    return (_norm(off) ** 2).sum() / y[0].numel()
+
+
+def _norm(fields: torch.Tensor) -> torch.Tensor:
+    """L2 norm of each sample."""
+    return fields.flatten(1).norm(dim=1)
+
+
+def _masked(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
+    """Return fields that are zero where the batch's mask says that they are unknown."""
+    return fields * batch["mask"] if "mask" in batch else fields
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
     """A problem, described by its arguments. Frozen: the same arguments always mean the same data.

@@ -1,0 +1,131 @@
+"""Which loss to train on: relative errors of the samples, relative errors with a floor, or squared errors.
+
+Models of one step in time are trained on six 1D scenarios of APEBench and judged by its rollout error; models of maps are
+trained on four problems and judged by the relative test error. Half of the problems choose the default of ``nm.train``, and
+the other half confirms it.
+
+Hypotheses, written down before measuring: on decaying states (``norm_four``, ``phy_diff``, ``phy_adv_diff``) the relative
+loss is at least 1.5 times worse than both others; elsewhere all three are within 10 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from statistics import geometric_mean
+from typing import Any
+
+from experiments.contest import CONTENDERS
+from experiments.fields import APEBENCH as SCENARIOS
+from experiments.fields import FURTHER, LAYERS, SUITE, Field
+from experiments.kept import missing
+from experiments.pages import named, table
+from experiments.training import LOST, STAGES, remembered, run_of
+from neuralop_mup.core.rebuild import MODES, WIDTH
+from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.records import Run
+from neuralop_mup.optim.musoap.optimizer import default_lr
+
+#: The first is what the others are compared with.
+LOSSES = {"l2": "relative", "floored-l2": "relative with a floor", "mse": "squared"}
+#: Problems that choose the default, and those that confirm it, fixed before the first run.
+CHOOSE = ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "burgers", "darcy")
+CONFIRM = ("diff_kdv 1D", "diff_fisher 1D", "phy_adv_diff 1D", "korteweg-de-vries", "gray-scott")
+_FIELDS = {
+    **{name: replace(own, steps=2500) for name, own in {**SCENARIOS, **FURTHER}.items()},
+    **SUITE,
+}
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The experiment."""
+
+    fields: Mapping[str, Field] = field(default_factory=lambda: {name: _FIELDS[name] for name in (*CHOOSE, *CONFIRM)})
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    about = "which loss to train on: relative, relative with a floor, or squared"
+    metrics = ("test_loss", "validation_error", "seconds")
+
+    def tiny(self) -> Losses:
+        """One map, two seeds, small models and short runs."""
+        small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
+        return Losses({"burgers": Field(small, (4,), 8, STAGES, 4)}, (0, 1))
+
+    @remembered
+    def run(self, name: str, loss: str, seed: int) -> Run:
+        """Untuned MuSOAP on a problem."""
+        own = self.fields[name]
+        size = {"n_layers": LAYERS, "n_modes": own.modes}
+        config = {
+            **own.config,
+            "steps": own.steps,
+            "batch_size": own.batch,
+            "model": {**size, "hidden_channels": own.width},
+            "base": {**size, "n_modes": (MODES,) * len(own.modes), "hidden_channels": WIDTH},
+            **CONTENDERS["MuSOAP"].settings,
+            "lr": default_lr(own.steps),
+            "seed": seed,
+            **({} if loss == "l2" else {"loss": loss}),
+        }
+        return run_of(config, size=name, params={"loss": loss}, seed=seed)
+
+    def wanted(self, records: Any) -> Iterator[Run]:
+        """The runs that are missing, seed by seed."""
+        return missing(records, (self.run(name, loss, s) for s, name, loss in product(self.seeds, self.fields, LOSSES)))
+
+    def errors(self, records: Any, name: str, loss: str) -> list[float]:
+        """The reported errors of the seeds that ended: of rollouts, or of the test data."""
+        found = (records.get(self.run(name, loss, seed)) for seed in self.seeds)
+        return [_error(record, "rollout" in self.fields[name].config) for record in found if record is not None]
+
+    def means(self, records: Any) -> dict[str, dict[str, float]]:
+        """Problem → loss → mean error over the seeds, for problems of which every seed ended with each loss."""
+        found = {name: {loss: self.errors(records, name, loss) for loss in LOSSES} for name in self.fields}
+        done = {name: own for name, own in found.items() if all(len(e) == len(self.seeds) for e in own.values())}
+        return {name: {loss: sum(e) / len(e) for loss, e in own.items()} for name, own in done.items()}
+
+    def table(self, records: Any) -> str:
+        """Errors by problem and loss, and the ratios."""
+        numbers = self.numbers(records)
+        lines = ["# Which loss to train on", "", f"Mean error of {len(self.seeds)} seeds, and their range."]
+        return "\n".join(
+            [*lines, numbers.get("table", ""), "", "Errors over that of the relative loss.", numbers.get("ratios", "")]
+        )
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """The tables, and the ratios that pages quote."""
+        means = self.means(records)
+        rows = [[named(name), *(_cell(self.errors(records, name, loss)) for loss in LOSSES)] for name in means]
+        said = {"table": "\n".join(table(["problem", *LOSSES.values()], rows))}
+        groups = {
+            "decaying, chosen on": ("norm_four 1D", "phy_diff 1D"),
+            "decaying, held out": ("phy_adv_diff 1D",),
+            "other trajectories, chosen on": ("diff_burgers 1D",),
+            "other trajectories, held out": ("diff_kdv 1D", "diff_fisher 1D"),
+            "maps, chosen on": ("burgers", "darcy"),
+            "maps, held out": ("korteweg-de-vries", "gray-scott"),
+        }
+        others, ratios = [loss for loss in LOSSES if loss != "l2"], []
+        for group, names in groups.items():
+            own = [means[name] for name in names if name in means]
+            if own and all(math.isfinite(e) for mean in own for e in mean.values()):
+                over = {loss: f"{geometric_mean(mean[loss] / mean['l2'] for mean in own):.2f}" for loss in others}
+                ratios.append([group, str(len(own)), *over.values()])
+                said |= {f"{group}, {loss}": value for loss, value in over.items()}
+        said["ratios"] = "\n".join(table(["problems", "number", *(LOSSES[loss] for loss in others)], ratios))
+        return said if rows else {}
+
+
+def _error(record: Any, is_rollout: bool) -> float:
+    """The reported error of a run; infinite if it failed."""
+    if not is_complete(record):
+        return math.inf
+    error = record["loss"] if is_rollout else record["metrics"]["test_loss"]
+    return error if error < LOST else math.inf
+
+
+def _cell(errors: list[float]) -> str:
+    return f"{sum(errors) / len(errors):.3g} ({min(errors):.3g} to {max(errors):.3g})"
