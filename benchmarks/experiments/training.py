@@ -29,16 +29,6 @@ STAGES = 50
 LOST = 1e6
 #: Entries that are not settings of the package.
 _NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init", "unrolled", "half_lives", "loss")
-    "problem",
-    "data",
-    "steps",
-    "rollout",
-    "net",
-    "kernel_init",
-    "unrolled",
-    "half_lives",
-    "loss",
-)  # of the package's
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
