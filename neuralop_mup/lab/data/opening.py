@@ -255,7 +255,7 @@ def describe(own: "OwnData") -> dict[str, str]:
     if train.history:
         found["time"] = _time_text(own, train)
     if own.rollout > 1:
-        found["training"] = f"over {own.rollout} steps" + ", with the gradient of the last" * own.pushforward
+        found["training"] = f"over {own.rollout} steps"
     if steps := first.attrs.get("steps"):
         found["time step"] = (
             f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"

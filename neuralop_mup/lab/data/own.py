@@ -18,7 +18,6 @@ from neuralop_mup.validation import check_count, check_number, is_number
 
 _CHOICES = {
     "shuffle": (True, False),
-    "pushforward": (True, False),
     "uneven": ("error", "ignore", "channel"),
     "join": ("sample", "time"),
     "nan": ("error", "mask"),
@@ -63,8 +62,6 @@ class OwnData:
         come after them.
     rollout : int, default 1
         Steps over which a model is trained, each from its own prediction before.
-    pushforward : bool, default False
-        Only the last step of a rollout has a gradient.
     split : tuple of float or of int, default (0.8, 0.1, 0.1)
         Shares of train, val and test, or their counts, for what is not split yet. Trajectories stay whole, but one or two
         are cut in ten pieces; the last ones are for val and test.
@@ -118,7 +115,6 @@ class OwnData:
     time_step: int | str | None = None
     history: int = 1
     rollout: int = 1
-    pushforward: bool = False
     split: tuple[float, ...] = (0.8, 0.1, 0.1)
     shuffle: bool = True
     n_train: int | None = None
@@ -181,8 +177,6 @@ class OwnData:
                 check_count(name, count)
         if self.nan == "mask" and self.rollout > 1:
             raise MupError("rollout is for fields without NaN, since predictions have no mask: rollout=1 with nan='mask'.")
-        if self.pushforward and self.rollout == 1:
-            raise MupError("pushforward is for training over several steps: give rollout=2 or more with it.")
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -319,6 +313,6 @@ class OwnData:
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
         each = {split: own[0] if len(set(own)) == 1 else own for split, own in lengths.items()}
         usual = each.get("train", 0) if isinstance(each.get("train", 0), int) else 0
-        steps = {"history": self.history, "rollout": self.rollout, "pushforward": self.pushforward}
+        steps = {"history": self.history, "rollout": self.rollout}
         others = {split: own for split, own in each.items() if own != usual}
         return ProblemData(**pairs, trajectory=usual, lengths=others, **steps, masked=self.nan == "mask")
