@@ -1,7 +1,8 @@
 """Fields in files and arrays of the user's own: what they hold, how they are split, and whether they fit in memory."""
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,17 @@ def _is_range(ends: Any) -> bool:
         return False
     are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
     return are_whole and ((ends[0] or 0) >= 0 or ends[1] is None or ends[1] < 0)
+
+
+def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return each file once, also where links give it several names; raise MupError for a file in two splits."""
+    found: dict[tuple[int, int], tuple[str, str]] = {}
+    for split, file in [(split, file) for split, part in files.items() for file in sorted(part, key=os.path.islink)]:
+        entry = os.stat(file)  # a file has one number under all its names and links
+        if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
+            raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
+    kept = {file for _, file in found.values()}
+    return {split: tuple(dict.fromkeys(file for file in part if file in kept)) for split, part in files.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,17 +144,9 @@ class OwnData:
     def __post_init__(self) -> None:
         if self.arrays is None:
             given = by_split(self.files if isinstance(self.files, Mapping) else files_by_split(self.files))
-            object.__setattr__(self, "files", {split: files_of(part) for split, part in given.items()})
-            self._check_files()
+            object.__setattr__(self, "files", _distinct({split: files_of(part) for split, part in given.items()}))
         object.__setattr__(self, "stamps", self._stamped())
         self._check_options()
-
-    def _check_files(self) -> None:
-        uses: dict[tuple[int, int], str] = {}
-        for split, file in [(split, file) for split, part in self.files.items() for file in part]:
-            found = Path(file).stat()  # a file has one number under all its names and links
-            if uses.setdefault((found.st_dev, found.st_ino), split) != split:
-                raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
 
     def _check_options(self) -> None:
         split = self.split if isinstance(self.split, (tuple, list)) else ()
@@ -201,24 +205,7 @@ class OwnData:
         from neuralop_mup.lab.data import opening
 
         with reading():
-            found = opening.open_sources(self)
-        for data in sum(found.values(), []):
-            self._check_cropped(data)
-        return found
-
-    def _check_cropped(self, data: Any) -> None:
-        """Raise MupError if a range of ``crop`` has more points than its axis."""
-        from neuralop_mup.lab.data.arrays import is_space
-
-        for dim, ends in self.crop.items() if isinstance(self.crop, Mapping) else ():
-            every = self.every.get(dim) if isinstance(self.every, Mapping) else self.every if is_space(dim) else None
-            start = ends[0] or 0
-            end = 0 if ends[1] is None and start < 0 else ends[1]
-            if end is not None and data.sizes[dim] < len(range(start, end, every or 1)):
-                raise MupError(
-                    f"crop = {{{dim!r}: {tuple(ends)}}} has more points than {dim} in {data.file}. Pass a smaller range, or "
-                    f"crop={{{dim!r}: ({max(start, 0)}, None)}} for all points from {max(start, 0)} on."
-                )
+            return opening.open_sources(self)
 
     @property
     def first(self) -> Any:
