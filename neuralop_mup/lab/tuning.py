@@ -263,7 +263,7 @@ def train(
     folder: str | Path,
     base: Mapping[str, Any] | None = None,
     read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
+    loss: Any = None,
     score: Any = None,
     rule: str = DEFAULT_RULE,
     optimizer: Any = "soap",
@@ -375,7 +375,7 @@ def tune(
     folder: str | Path,
     base: Mapping[str, Any] | None = None,
     read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
+    loss: Any = None,
     score: Any = None,
     space: Mapping[str, Any] | None = None,
     rule: str = DEFAULT_RULE,
@@ -430,10 +430,11 @@ def tune(
         ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``,
         ``nan``, ``in_memory``, as in
         :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands in the report.
-    loss : str, callable or dict, default "l2"
-        ``"l2"`` or ``"h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
-        neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses,
-        unless there is a score. A mean over the batch is refused.
+    loss : str, callable or dict, optional
+        ``"l2"`` (the default) or ``"h1"``: relative errors. ``"floored-l2"`` or ``"mse"``: a relative error with a floor, or
+        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error.
+        ``loss(y_pred, y, **batch)``, summed over the batch (a mean raises an error), as neuralop's Trainer takes it. Or a
+        dict of names to such functions or to (weight, function). The first one chooses, unless there is a score.
     score : str or callable, optional
         What chooses instead of the validation error, the lower the better, 0 at least. ``"rollout:50"``: the relative
         error of fifty steps, each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric

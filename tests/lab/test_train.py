@@ -15,10 +15,9 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import decisions, files, training, tuning
+from neuralop_mup.lab import decisions, files, loss, training, tuning
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
-from neuralop_mup.lab.problems import base
 from neuralop_mup.lab.records import Records
 from neuralop_mup.optim.musoap.optimizer import default_lr
 from support.comparing import differing
@@ -70,9 +69,9 @@ def test_a_channel_that_is_nearly_zero_in_a_sample_has_a_finite_error():
     y = torch.randn(4, 2, 16)
     y[1, 1] *= 1e-22
     prediction = y + 0.1 * torch.randn_like(y)
-    near = base.relative(LpLoss(d=1), prediction, y)
+    near = loss.relative(LpLoss(d=1), prediction, y)
     y[1, 1] = 0
-    assert near.isfinite() and torch.allclose(near, base.relative(LpLoss(d=1), prediction, y), rtol=1e-3)
+    assert near.isfinite() and torch.allclose(near, loss.relative(LpLoss(d=1), prediction, y), rtol=1e-3)
 
 
 @pytest.mark.parametrize("loss", ["l2", "h1"])
@@ -97,7 +96,7 @@ def test_named_losses_are_neuralops_in_any_unit():
     y[:, 1, 0] = 0.0
     zero = torch.where(torch.arange(2)[:, None] == 1, 0.0, y)
     for name, theirs in (("l2", LpLoss(d=1)), ("h1", H1Loss(d=1))):
-        ours, units = training.losses_of(name, 1)["data"][1], torch.tensor([1e-13, 1e22])[:, None]
+        ours, units = loss.losses_of(name, 1)["data"][1], torch.tensor([1e-13, 1e22])[:, None]
         assert torch.equal(ours(1.1 * y, y, x=y), theirs(1.1 * y, y))
         assert torch.equal(ours(y, zero, x=y), theirs(y, zero))
         assert float(ours(1.1 * y * units, y * units)) == pytest.approx(float(theirs(1.1 * y, y)), rel=1e-5)
