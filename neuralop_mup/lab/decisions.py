@@ -220,7 +220,8 @@ def decide(
     errors = errors_of(loss, losses, n_dim)
     training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, x_shape, errors)
     if chosen_by is not None:
-        chosen_by.check(first, training.processor, seen)
+        with quiet():
+            chosen_by.check(first, training.processor, seen)
     compared = (None, None) if alone else (seen.counts()["val"], modes_of(first))
     notes = tuple(data_notes(sample, *compared, modes_of(models["target"]), named, energy))
     study = replace(study, sizes={which: dict(size) for which, size in sizes.items()}, notes=notes)

@@ -436,11 +436,11 @@ def tune(
         ``loss(y_pred, y, **batch)``, summed over the batch (a mean raises an error), as neuralop's Trainer takes it. Or a
         dict of names to such functions or to (weight, function). The first one chooses, unless there is a score.
     score : str or callable, optional
-        What chooses instead of the validation error, the lower the better, 0 at least. ``"rollout:50"``: the relative
-        error of fifty steps, each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric
-        mean over the steps. ``score(model, data)``: ``model(x)`` predicts in the units of the data, and ``data`` is iterated
-        in batches of them; ``data.states(i)`` is state ``i`` of each trajectory.
-        Infinity, or NaN, is a model that loses.
+        The error that chooses instead of the validation error; lower is better. ``"l2"``, ``"h1"``, ``"vrmse"`` (of The Well)
+        or ``"nrmse"`` (of PDEBench): means over the validation samples. ``"rollout:50"``: the relative error of fifty steps,
+        each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric mean over the steps.
+        ``score(model, data)``: a number of at least 0. ``model(x)`` predicts in the units of the data, ``data`` gives batches,
+        and ``data.states(i)`` is state ``i`` of each trajectory. A model with infinity or NaN loses.
     space : mapping, optional
         What is searched: ``lr``, and for example ``lr_mult.spectral``. Without it these are five learning rates in factors
         of 2 around what the law gives for the proxy's steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 under an
