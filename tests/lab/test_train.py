@@ -203,7 +203,10 @@ def test_errors_on_the_page(tmp_path):
     order = errors.argsort(descending=True)
     largest = np.stack([np.array(test)[order], errors[order]], 1)
     assert numbers(page, "The largest:") == pytest.approx(largest, rel=6e-3)
-    by_channel = torch.stack([(far.sum((0, 2)) / truth.square().sum((0, 2))).sqrt(), far.mean((0, 2)).sqrt()], 1)
+    mean, std = y[trained.split["train"]].double().mean((0, 2), keepdim=True), truth.std((0, 2), correction=0)
+    rmse = [far.mean((0, 2)).sqrt(), (mean - truth).square().mean((0, 2)).sqrt()]
+    size = truth.square().mean((0, 2)).sqrt()
+    by_channel = torch.stack([*(error / size for error in rmse), *(error / std for error in rmse), rmse[0]], 1)
     assert numbers(page, "By channel:", first=1) == pytest.approx(by_channel.numpy(), rel=6e-3)
 
 
