@@ -14,11 +14,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from experiments.contenders import OPTIMIZERS, kept_arguments
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
+from neuralop_mup.lab.loss import losses_of
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
 from neuralop_mup.lab.score import Predictor, Score, Validation, rollout_error
 from neuralop_mup.lab.settings import Settings, optimizer_arguments
-from neuralop_mup.lab.training import VERSION, Training, losses_of
+from neuralop_mup.lab.training import VERSION, Training
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 

@@ -1,111 +1,225 @@
-"""How good a trained model is on data that it was not trained on: sample by sample, channel by channel and, of trajectories,
-step by step; as tables, and as a figure of samples.
-"""
+"""The errors of a trained model on held-out data: tables, a figure of samples, and a comparison with trivial predictions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
 
+from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.data.problem_data import ProblemData
+from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, is_like, mean_square
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
-from neuralop_mup.lab.training import quiet
+from neuralop_mup.lab.training import quiet, untouched
 
+Batch = Mapping[str, torch.Tensor]
+#: Way to predict → metric → errors of all samples.
+Errors = dict[str, dict[str, torch.Tensor]]
+
+MODEL, HALF, MEAN, PERSISTENCE = "model", "model, half resolution", "mean", "last state"
+_BASELINES = {MEAN: "predicting the mean of the training data", PERSISTENCE: "predicting the last state of the input"}
 _WORST = 5
 _STEPS = 8  # of a trajectory, in its table
+#: An error of at least this share of a baseline's is not better. Without learning, an error may be lower by chance.
+_NOT_BETTER = 0.99
+#: A channel whose standard deviation is a smaller share of its root mean square varies only by rounding.
+_ROUNDING = 4 * torch.finfo(torch.float32).eps
+#: Mean squares and means of each channel.
+_MOMENTS: dict[str, Metric] = {
+    "squared error": lambda prediction, y, known: mean_square(prediction - y, known),
+    "bias": lambda prediction, y, known: ((prediction - y) * known).flatten(2).sum(2) / known.flatten(2).sum(2),
+    "square": lambda prediction, y, known: mean_square(y, known),
+}
 
 
-def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], figure: Path) -> str:
-    """Relative L2 errors on the test data, or where there is none on the validation data, in its units.
+@dataclass(frozen=True)
+class Accuracy:
+    """The errors of a model on held-out data.
+
+    Attributes
+    ----------
+    page : str
+        Markdown for the report, which shows the figure.
+    comparison : str
+        Errors of the model and of the baselines by channel.
+    findings : sequence of str
+        A sentence for each baseline that the model does not surpass.
+    """
+
+    page: str = ""
+    comparison: str = ""
+    findings: Sequence[str] = ()
+
+
+def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], figure: Path) -> Accuracy:
+    """Measure a model on the test data, or on the validation data if there is no test data.
 
     Parameters
     ----------
     model : Predictor
     data : ProblemData or Loaders
-        Of fields on a grid.
+        Fields on a grid.
     split : mapping
-        Name of a split → numbers of its samples or trajectories in the data that was given.
+        Name of a split → numbers of its samples or trajectories in the data that the user passed.
     figure : Path
-        Where the sample of the middle error and that of the largest are drawn.
+        File for a figure of the samples with the median error and with the largest error.
 
     Returns
     -------
-    str
-        Markdown, which shows the figure; empty where predictions are not like the targets.
+    Accuracy
+        Empty if predictions do not have the shape of the targets.
     """
     loaders = data.loaders(AT_ONCE, 0)[1]
     which = "test" if "test" in loaders else "val"
-    squares = [(_square(out - y), _square(y)) for _, y, out in _predicted(model, loaders[which])]
-    if not squares:
-        return ""
-    far, size = np.swapaxes(squares, 0, 1)  # (samples, channels)
-    errors = np.sqrt(far.sum(1) / size.sum(1))
+    ways = {MODEL: lambda batch: model(**batch), **_baselines(data, which)}
+    found = _measured(ways, loaders[which])
+    errors = found.get(MODEL, {}).get("l2", torch.empty(0))
+    defined = (~errors.isnan()).nonzero().flatten().tolist()
+    if not defined:
+        return Accuracy()
+    by_channel, findings = _by_channel(found)
     names = _names(data, which, split.get(which, ()), len(errors))
-    order = np.argsort(-errors, kind="stable")
-    of_channels = zip(np.sqrt(far.sum(0) / size.sum(0)), np.sqrt(far.mean(0)), strict=True)
+    order = sorted(defined, key=lambda i: -errors[i])
+    wanted = {i: f"sample {names[i]}\nerror {errors[i]:.3g}" for i in (order[len(order) // 2], order[0])}
+    fields = enumerate(_fields(model, loaders[which]))
+    plots.plot_samples({wanted[i]: sample for i, sample in fields if i in wanted}, figure)
+    named = "test" if which == "test" else "validation"
+    baselines = "; ".join(f"{way}, {_BASELINES[way]}" for way in ways if way in _BASELINES)
+    comparison = (
+        f"Errors on the {named} data, in its units: L2, the relative L2 error; RMSE, the root mean square error; std, the "
+        f"standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n{wording.aligned(by_channel)}"
+    )
+    joined = " of all channels together; the loss is the sum of theirs" if len(by_channel) > 2 else ""
+    half = _at_half_the_resolution(model, loaders[which])
     tables = {
-        "By sample:": [
+        "Mean over the samples (l2: all channels together; h1, The Well's vrmse and PDEBench's nrmse: mean over "
+        "channels):": _by_name(found | half),
+        f"Relative L2 errors{joined}. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
-            [len(errors), *np.quantile(errors, (0.5, 0.1, 0.9, 1))],
+            [len(defined), *np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))],
         ],
-        "The largest:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
-        "By channel:": [
-            ["channel", "error", "root mean square, in its units"],
-            *([i, *c] for i, c in enumerate(of_channels)),
-        ],
+        "The largest:": [["sample", "error"], *([names[i], float(errors[i])] for i in order[:_WORST])],
         "By time, in the mean over trajectories:": _by_step(model, data, which, errors),
     }
-    wanted = {int(i): f"sample {names[i]}\nerror {errors[i]:.3g}" for i in (order[len(order) // 2], order[0])}
-    drawn = {wanted[i]: fields for i, fields in enumerate(_predicted(model, loaders[which])) if i in wanted}
-    plots.plot_samples(drawn, figure)
-    named = "test" if which == "test" else "validation"
-    joined = ", of all channels together (the loss is the sum of theirs)" if far.shape[1] > 1 else ""
-    return "\n\n".join(
-        [
-            f"Relative L2 errors of the target on the {named} data, in the units of the data{joined}.",
-            *(f"{what}\n\n{wording.aligned(rows)}" for what, rows in tables.items() if rows),
-            f"![Samples of the {named} data: input, truth, prediction and their difference]({figure.name})",
-        ]
-    )
+    zero = len(errors) - len(defined)
+    page = [
+        comparison,
+        f"{zero} of {len(errors)} samples are zero everywhere, so they have no relative error." if zero else "",
+        *(f"{what}\n\n{wording.aligned(rows)}" for what, rows in tables.items() if rows),
+        f"![Samples of the {named} data: input, truth, prediction and their difference]({figure.name})",
+    ]
+    return Accuracy("\n\n".join(filter(None, page)), comparison, findings)
 
 
-def _predicted(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
-    """Input, target and prediction of each sample, in double precision; nothing where the last two are not alike."""
+def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tensor]]:
+    """Return trivial predictions: one number per channel and, for trajectories, the last state of the input."""
+    means = data.normalizers[1].mean if isinstance(data, ProblemData) else _means(data.loaders(AT_ONCE, 0)[0])
+    baselines = {MEAN: lambda batch: means.expand_as(batch["y"])}
+    if isinstance(data, ProblemData) and data.trajectories(which):
+        baselines[PERSISTENCE] = lambda batch: batch["x"][:, : data.history * batch["y"].shape[1]][:, -batch["y"].shape[1] :]
+    return baselines
+
+
+def _means(loader: Any) -> torch.Tensor:
+    """Return the mean of y by channel, in double precision."""
+    total, count = 0.0, 0
+    with untouched(loader):
+        for batch in loader:
+            y = batch["y"].cpu()
+            axes = (0, *range(2, y.ndim))
+            total = total + y.sum(axes, keepdim=True, dtype=torch.complex128 if y.is_complex() else torch.float64)
+            count += y.numel() // y.shape[1]
+    return total / count
+
+
+def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batch]) -> Errors:
+    """Return all errors of each way to predict; nothing if a prediction does not have the shape of y."""
+    found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
+    for batch in batches:
+        y = batch["y"]
+        no_h1 = y.is_complex() or y.ndim > 5
+        metrics = {name: metric for name, metric in {**METRICS, **_MOMENTS}.items() if not (name == "h1" and no_h1)}
+        for way, predict in ways.items():
+            with quiet():
+                prediction = predict(batch)
+            if not is_like(prediction, y):
+                return {}
+            for name, metric in metrics.items():
+                found[way].setdefault(name, []).append(by_sample(metric, prediction, batch))
+    return {way: {name: torch.cat(parts) for name, parts in own.items()} for way, own in found.items()}
+
+
+def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
+    """Return errors on every second point of input and target; nothing if the data or the model does not allow it."""
+    grid = tuple(next(iter(loader))["x"].shape[2:])
+    half = tuple(n // 2 for n in grid)
+    divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv needs even numbers of points
+    if any(n % divisor for n in grid) or type(model.processor) not in (DefaultDataProcessor, type(None)):
+        return {}
+    every_second = (..., *[slice(None, None, 2)] * len(grid))
+    thinned = ({k: v[every_second] if v.shape[2:] == grid else v for k, v in batch.items()} for batch in loader)
+    try:
+        check_grid(model.model, half)
+        return _measured({HALF: lambda batch: model(**batch)}, thinned)
+    except Exception:  # models raise anything on a grid that they are not made for
+        return {}
+
+
+def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
+    """Return the table by channel, and a sentence for each baseline that the model does not surpass."""
+    moments = {way: {name: own[name].mean(0) for name in _MOMENTS} for way, own in found.items()}
+    rmse = {way: own["squared error"].sqrt() for way, own in moments.items()}
+    size = moments[MODEL]["square"].sqrt()
+    std = (moments[MEAN]["squared error"] - moments[MEAN]["bias"].abs().square()).clamp_min(0).sqrt()
+    std = torch.where(std > _ROUNDING * size, std, torch.nan)
+    header = ["channel", *(f"L2, {way}" for way in rmse), *(f"RMSE / std, {way}" for way in rmse), "RMSE"]
+    columns = [*(error / size for error in rmse.values()), *(error / std for error in rmse.values()), rmse[MODEL]]
+    rows = [[channel, *numbers] for channel, numbers in enumerate(torch.stack(columns, 1).tolist())]
+    findings, varying = [], set((~std.isnan()).nonzero().flatten().tolist())
+    for way in [way for way in rmse if way in _BASELINES]:
+        better = rmse[MODEL] < _NOT_BETTER * rmse[way]
+        poor = [channel for channel in varying if not better[channel] and rmse[way][channel] > 0]
+        where = "The" if len(poor) == len(varying) else f"In {wording.listed('channel', poor)} the"
+        learned = ": nothing was learned" if way == MEAN and len(poor) == len(varying) else ""
+        findings += [f"{where} model is not better than {_BASELINES[way]}{learned}."] if poor else []
+    return [header, *rows], findings
+
+
+def _by_name(found: Errors) -> list[list[Any]]:
+    """Return the table of errors by name."""
+    rows = [[name, *(float(own[name].nanmean()) for own in found.values())] for name in METRICS if name in found[MODEL]]
+    return [["error", *found], *rows]
+
+
+def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield input, target and prediction of each sample."""
     for batch in loader:
         with quiet():
-            fields = [batch["x"], batch["y"], model(**batch)]
-        if not torch.is_tensor(fields[2]) or fields[2].shape != fields[1].shape:
-            return
-        if "mask" in batch:
-            fields[1:] = (field * batch["mask"] for field in fields[1:])
-        wide = (field.to(torch.complex128 if field.is_complex() else torch.float64) for field in fields)
-        yield from zip(*(field.cpu().numpy() for field in wide), strict=True)
-
-
-def _square(field: np.ndarray) -> np.ndarray:
-    """Mean square of each channel."""
-    return np.square(np.abs(field)).reshape(len(field), -1).mean(1)
+            prediction, known = model(**batch), batch.get("mask", 1)
+        fields = batch["x"], batch["y"] * known, prediction * known
+        yield from zip(*(field.cpu().numpy() for field in fields), strict=True)
 
 
 def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
-    """What samples are called: by their numbers in the data, or where these are not known by their place in the split."""
+    """Return names of samples: their numbers in the user's data if these are known, else their places in the split."""
     if isinstance(data, ProblemData) and len(data.trajectories(which)):
         each = zip(numbers, data.trajectories(which), strict=True)
         return [f"{step} of trajectory {number}" for number, pairs in each for step in range(1, pairs + 1)]
     return numbers if len(numbers) else range(count)
 
 
-def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
-    """The table by step of a trajectory; nothing where samples are no steps of one."""
+def _by_step(model: Predictor, data: Any, which: str, errors: torch.Tensor) -> list[list[Any]]:
+    """Return the table by step of a trajectory; nothing if samples are not steps of trajectories."""
     validation = Validation(data, which)
     pairs = validation.pairs
     if pairs < 2:
         return []
     columns = {
-        "from the truth before": [errors[validation.numbers(step)].mean() for step in range(pairs)],
+        "from the truth before": [float(errors[validation.numbers(step)].nanmean()) for step in range(pairs)],
         "from the first state on": rollout_errors(model, validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})

@@ -121,7 +121,7 @@ def compare(
     target: Mapping[str, Any],
     folder: str | Path,
     read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
+    loss: Any = None,
     tuned: bool = False,
     epochs: int = 20,
     batch_size: int = 20,
@@ -190,9 +190,10 @@ def compare(
         tuning = {"tuning": seconds(searched.records), "tuned": _where(searched, one)} if searched else {}
         ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0, **tuning)
     errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
+    used = soap.study.train.loss
     about = (
         f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "
-        f"on {f'the loss {loss}' if isinstance(loss, str) else 'a loss of your own'}; errors are of {errors} data."
+        f"on {f'the loss {used}' if isinstance(used, str) else 'a loss of your own'}; errors are of {errors} data."
     )
     return Comparison(ways, soap.title, about)
 

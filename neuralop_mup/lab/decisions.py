@@ -23,6 +23,7 @@ from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.data.given import as_source, options_of
 from neuralop_mup.lab.files import check_room, put
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.loss import Losses, errors_of, is_of_normalized, loss_or_default, losses_of
 from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import Problem, ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
@@ -30,7 +31,7 @@ from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked
-from neuralop_mup.lab.training import Losses, Training, build_model, function_name, losses_of, n_params, quiet, untouched
+from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -79,7 +80,7 @@ class Decided:
             **{f"search.{name}": values for name, values in study.space.items() if len(values) > 1 or len(study.sizes) > 1},
             "rules": study.rules,
             "seeds": study.seeds,
-            "loss": study.train.told,
+            "loss": study.train.loss,
             **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
             **{f"under {rule}": more for rule, more in study.under.items()},
@@ -162,7 +163,7 @@ def decide(
     folder: str | Path,
     *,
     read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
+    loss: Any = None,
     score: Any = None,
     processor: Any = None,
     **asking: Any,
@@ -211,13 +212,16 @@ def decide(
             )
     first = models[study.base]
     usual = Settings.of({**study.fixed, **study.example}, optimizers)
-    losses, named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
+    loss, n_dim = loss_or_default(loss, seen, processor, processor_of(source, seen)), len(grid) or 2
+    losses, named = losses_of(loss, n_dim, getattr(source, "losses", dict)()), isinstance(loss, str)
     check_batch(f"{function_name(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, named, bool(grid))
     check_data(seen, sample["y"], models, usual.batch_size, loss, grid)
     x_shape = (sample["x"].shape[1], *grid) if grid else None
-    training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, x_shape)
+    errors = errors_of(loss, losses, n_dim)
+    training = Training(build, source, seen, losses, processor, loss, chosen_by, optimizers, x_shape, errors)
     if chosen_by is not None:
-        chosen_by.check(first, training.processor, seen)
+        with quiet():
+            chosen_by.check(first, training.processor, seen)
     compared = (None, None) if alone else (seen.counts()["val"], modes_of(first))
     notes = tuple(data_notes(sample, *compared, modes_of(models["target"]), named, energy))
     study = replace(study, sizes={which: dict(size) for which, size in sizes.items()}, notes=notes)
@@ -471,7 +475,7 @@ def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, l
             f"loss={loss!r} with complex targets: neuralop's losses are of real fields. Give a function of your own "
             "that takes moduli, loss(y_pred, y, **batch), summed over the batch; or real and imaginary parts as channels."
         )
-    data.check(relative=isinstance(loss, str))
+    data.check(relative=isinstance(loss, str) and not is_of_normalized(loss))
     train, evals = data.loaders(batch, 0)
     for split, loader in {"train": train, **evals}.items() if grid else ():
         with untouched(loader):

@@ -194,6 +194,7 @@ def write_report(
     title: str | None = None,
     settings: Mapping[str, Any] | None = None,
     errors: str = "",
+    findings: Sequence[str] = (),
     use: str = "",
 ) -> Path:
     """Write ``report.md`` and its figure into the study's folder.
@@ -210,6 +211,8 @@ def write_report(
         What the reader should know of how it was made; what every run had by default.
     errors : str, default ""
         Markdown about the errors of the trained target.
+    findings : sequence of str, default ()
+        Sentences about these errors for the beginning of the report.
     use : str, default ""
         Lines of Python that load the trained target.
 
@@ -240,7 +243,7 @@ def write_report(
     parts = [
         f"# {title}",
         f"**{first}**",
-        "\n".join(f"- {sentence}" for sentence in [*rest, *study.notes]),
+        "\n".join(f"- {sentence}" for sentence in [*findings, *rest, *study.notes]),
         aligned_table(results),
         f"Values are chosen by the mean of the {_score(results)} over seeds; ± is its standard deviation over seeds."
         if len(study.tuning) > 1

@@ -16,6 +16,7 @@ from torch import nn
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
+from neuralop_mup.lab.metrics import METRICS, by_sample, ratio
 
 AT_ONCE = 64  # samples that go through the model together
 _FORM = "score(model, data), further arguments with defaults"
@@ -156,7 +157,9 @@ class Score:
 
 
 def score_of(score: Any) -> Score | None:
-    """The score that is meant by ``"rollout:50"`` or a function; None for None, the validation error.
+    """Return the score of a name or a function; None for None, which is the validation error.
+
+    Names are those of :data:`~neuralop_mup.lab.metrics.METRICS`, and ``"rollout:50"`` for fifty steps.
 
     Raises
     ------
@@ -166,17 +169,24 @@ def score_of(score: Any) -> Score | None:
     if score is None:
         return None
     if isinstance(score, str):
+        if score in METRICS:
+            return Score(score, partial(mean_error, name=score), score)
         name, _, steps = score.partition(":")
         if name != "rollout" or not steps.isdecimal() or int(steps) < 1:
             raise MupError(
-                f"There is no score {score!r}; write rollout:50 for fifty steps, of which there must be 1 or more."
+                f"There is no score {score!r}. Write {', '.join(METRICS)}, or rollout:50 for fifty steps (1 or more)."
             )
         name = f"rollout:{int(steps)}"
         return Score(name, partial(rollout_error, steps=int(steps)), name)
     if not callable(score):
-        raise MupError(f"score={score!r} must be 'rollout:50' or a function, {_FORM}.")
+        raise MupError(f"score={score!r} must be {', '.join(METRICS)}, rollout:50 or a function, {_FORM}.")
     name = getattr(score, "__qualname__", type(score).__qualname__)
     return Score(name, score, score)
+
+
+def mean_error(model: Predictor, data: Validation, name: str) -> float:
+    """Return the mean of a metric over the validation samples that have this error, in the units of the data."""
+    return float(torch.cat([by_sample(METRICS[name], model(**batch), batch) for batch in data]).nanmean())
 
 
 def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
@@ -200,7 +210,7 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
             "score(model, data)."
         )
     errors = torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64)
-    return float(errors.log().mean().exp())
+    return float(errors.log().nanmean().exp())
 
 
 def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float]:
@@ -217,10 +227,9 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
                 f"The model makes {tuple(state.shape[1:])} of states of shape {tuple(truth.shape[1:])}, so that it cannot "
                 "be applied to its own predictions: give it as many channels out as in."
             )
-        far = (state - truth).flatten(1).double().norm(dim=1)
-        error = float((far / truth.flatten(1).double().norm(dim=1)).mean())
-        if not math.isfinite(error):
+        error, size = (field.flatten(1).double().norm(dim=1) for field in (state - truth, truth))
+        errors[number] = float(ratio(error, size).nanmean())
+        if math.isinf(errors[number]):
             break
-        errors[number] = error
         x = advanced(x, state, history, data.inputs(min(number + 1, data.n_states - history - 1)))
     return errors

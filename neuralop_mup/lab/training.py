@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from neuralop.losses import H1Loss, WeightedSumLoss
+from neuralop.losses import WeightedSumLoss
 from neuralop.models import FNO
 from neuralop.training import Trainer
 from torch import nn
@@ -25,8 +25,9 @@ from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
+from neuralop_mup.lab.loss import NONZERO, Losses, Term
 from neuralop_mup.lab.outcome import copied, releases
-from neuralop_mup.lab.problems.base import Problem, floored_l2, mean_squared, relative, relative_l2
+from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
 from neuralop_mup.lab.score import Score
@@ -40,7 +41,6 @@ from neuralop_mup.lab.settings import (
 )
 from neuralop_mup.validation import check_names
 
-Losses = Mapping[str, tuple[float, Callable[..., torch.Tensor]]]
 #: Raise it whenever the same configuration gives other numbers.
 VERSION = 1
 
@@ -102,40 +102,6 @@ def variable_of(name: str) -> str:
     """Return a name that a user may write for a function: a lambda has none."""
     last = name.rpartition(".")[2]
     return last if last.isidentifier() else "build"
-
-
-def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
-    """What a run minimises, by name: weight and function; by the first one, "data", runs are compared.
-
-    Parameters
-    ----------
-    loss : str, callable or mapping
-        ``"l2"``, ``"h1"``, ``"floored-l2"`` or ``"mse"``; a function; or names with functions or (weight, function).
-    n_dim : int
-        Dimensions of the grid.
-    own : mapping, optional
-        A problem's losses, in which the named ones are "data"; without them the data counts once.
-
-    Raises
-    ------
-    MupError
-        For a loss that does not exist.
-    """
-    if callable(loss):
-        return {"data": (1.0, loss)}
-    if isinstance(loss, Mapping) and loss:
-        named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
-        return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}
-    own = own or {"data": (1.0, relative_l2(n_dim))}
-    known = {
-        "l2": own["data"][1],
-        "h1": partial(relative, H1Loss(d=n_dim)),
-        "floored-l2": floored_l2,
-        "mse": mean_squared,
-    }
-    if not isinstance(loss, str) or loss not in known:
-        raise MupError(f"loss={loss!r} must be one of {', '.join(known)}, a function loss(y_pred, y, **batch), or a dict.")
-    return {**own, "data": (own["data"][0], known[loss])}
 
 
 @contextmanager
@@ -212,6 +178,11 @@ class Unrolled(nn.Module):
         return torch.cat(predictions)
 
 
+def processor_of(source: Any, data: Any) -> Any:
+    """Return the data processor of a problem, or of other data; None for loaders without one."""
+    return source.processor(data) if isinstance(source, Problem) else data.processor()
+
+
 class Training:
     """The train function of :func:`neuralop_mup.tune` and of the commands: a model on data, run by run.
 
@@ -227,8 +198,8 @@ class Training:
         Name → (weight, function); see :func:`losses_of`.
     processor : neuralop DataProcessor, optional
         One that was given; else it is fitted to the training data, and none for loaders.
-    told : str, callable or mapping
-        The losses as they were given.
+    loss : str, callable or mapping
+        The argument that the losses come from. It is part of the fingerprint.
     score : Score, optional
         What learning rates are chosen by, instead of the validation error.
     optimizers : mapping
@@ -236,7 +207,7 @@ class Training:
     x_shape : tuple of int, optional
         ``(channels, *grid)`` of an input, where it is on a grid.
     errors : mapping, optional
-        Name → function that measures a trained model. Default: the losses.
+        Name → function that measures a trained model; see :func:`~neuralop_mup.lab.loss.errors_of`. Default: the losses.
     """
 
     keeps_files = True
@@ -249,17 +220,16 @@ class Training:
         data: Any,
         losses: Losses,
         processor: Any = None,
-        told: Any = "l2",
+        loss: Any = "l2",
         score: Score | None = None,
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
         x_shape: tuple[int, ...] | None = None,
-        errors: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+        errors: Mapping[str, Term] | None = None,
     ) -> None:
-        self.build, self.source, self.losses, self.told, self.score = build, source, losses, told, score
+        self.build, self.source, self.losses, self.loss, self.score = build, source, losses, loss, score
         self.optimizers, self._data, self.processor_given, self.x_shape = optimizers, data, processor, x_shape
         self.errors = {name: term for name, (_, term) in losses.items()} if errors is None else errors
-        made = source.processor if isinstance(source, Problem) else lambda data: data.processor()
-        self.processor = made(data) if processor is None else processor
+        self.processor = processor_of(source, data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
             raise MupError(
                 "A rollout needs frames that are normalised as predictions are: leave processor out, or rollout=1."
@@ -302,7 +272,7 @@ class Training:
         parts = {
             "build": self.build,
             "data": self.data,
-            "loss": self.told,
+            "loss": self.loss,
             "processor": self.processor_given,
             "score": self.score and self.score.given,
             "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.is_own} or None,
@@ -442,7 +412,13 @@ class Training:
         measured = {}
         for split, loader in evals.items():
             errors = trainer.evaluate(self.errors, loader, log_prefix=split)
-            for name in self.errors:
+            found = {name: float(errors[f"{split}_{name}"]) for name in self.errors}
+            share = found.pop(NONZERO, 1.0)  # of the samples: the others have no relative error
+            if not share:
+                raise MupError(f"All samples of {split} are zero everywhere, so they have no relative error. Give others.")
+            found["data"] /= share
+            measured |= {"score": "relative L2 validation error"} if NONZERO in self.errors else {}
+            for name, value in found.items():
                 key = "loss" if name == "data" else f"{name}_loss"
-                measured[key if split == "val" else f"{split}_{key}"] = float(errors[f"{split}_{name}"])
+                measured[key if split == "val" else f"{split}_{key}"] = value
         return measured

@@ -14,7 +14,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import Diverged, MupError
 from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.accuracy import accuracy
+from neuralop_mup.lab.accuracy import Accuracy, accuracy
 from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices, make_engine
 from neuralop_mup.lab.files import check_room, writing
@@ -263,7 +263,7 @@ def train(
     folder: str | Path,
     base: Mapping[str, Any] | None = None,
     read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
+    loss: Any = None,
     score: Any = None,
     rule: str = DEFAULT_RULE,
     optimizer: Any = "soap",
@@ -375,7 +375,7 @@ def tune(
     folder: str | Path,
     base: Mapping[str, Any] | None = None,
     read: Mapping[str, Any] | None = None,
-    loss: Any = "l2",
+    loss: Any = None,
     score: Any = None,
     space: Mapping[str, Any] | None = None,
     rule: str = DEFAULT_RULE,
@@ -430,16 +430,17 @@ def tune(
         ``rollout``, ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``,
         ``nan``, ``in_memory``, as in
         :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands in the report.
-    loss : str, callable or dict, default "l2"
-        ``"l2"`` or ``"h1"`` (relative errors); ``loss(y_pred, y, **batch)``, summed over the batch, as
-        neuralop's Trainer takes it; or a dict of names to such functions or to (weight, function). The first one chooses,
-        unless there is a score. A mean over the batch is refused.
+    loss : str, callable or dict, optional
+        ``"l2"`` (the default) or ``"h1"``: relative errors. ``"floored-l2"`` or ``"mse"``: a relative error with a floor, or
+        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error.
+        ``loss(y_pred, y, **batch)``, summed over the batch (a mean raises an error), as neuralop's Trainer takes it. Or a
+        dict of names to such functions or to (weight, function). The first one chooses, unless there is a score.
     score : str or callable, optional
-        What chooses instead of the validation error, the lower the better, 0 at least. ``"rollout:50"``: the relative
-        error of fifty steps, each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric
-        mean over the steps. ``score(model, data)``: ``model(x)`` predicts in the units of the data, and ``data`` is iterated
-        in batches of them; ``data.states(i)`` is state ``i`` of each trajectory.
-        Infinity, or NaN, is a model that loses.
+        The error that chooses instead of the validation error; lower is better. ``"l2"``, ``"h1"``, ``"vrmse"`` (The Well's)
+        or ``"nrmse"`` (PDEBench's): means over the validation samples. ``"rollout:50"``: the relative error of fifty steps,
+        each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric mean over the steps.
+        ``score(model, data)``: a number of at least 0. ``model(x)`` predicts in the units of the data, ``data`` gives
+        batches, and ``data.states(i)`` is state ``i`` of each trajectory. A model with infinity or NaN loses.
     space : mapping, optional
         What is searched: ``lr``, and for example ``lr_mult.spectral``. Without it these are five learning rates in factors
         of 2 around what the law gives for the proxy's steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 under an
@@ -580,11 +581,16 @@ def finished(
     folder = Path(folder)
     check_room(folder, decided.n_bytes)
     with Records(folder).held() as records:  # until the target is read: another command may not train in between
-        return _written(decided, name, train_missing(records))
+        tuned, found = _written(decided, name, train_missing(records))
+    if progress:
+        print(found.comparison)
+    for finding in found.findings:
+        warnings.warn(finding, stacklevel=3)
+    return tuned
 
 
-def _written(decided: Decided, name: str, results: Results) -> Tuned:
-    """Read the target, and write the page."""
+def _written(decided: Decided, name: str, results: Results) -> tuple[Tuned, Accuracy]:
+    """Read the target, measure it, and write the page."""
     study, folder = results.study, results.folder
     training = study.train
     called, is_of_command = function_name(training.build), isinstance(training.build, FNOs)
@@ -604,10 +610,11 @@ def _written(decided: Decided, name: str, results: Results) -> Tuned:
     page["use"] = (
         f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
     )
+    found = Accuracy()
     if training.x_shape is not None:
         there = tuned.model.to(Settings.of({"device": study.fixed["device"]}).device)
         with writing(folder):
-            page["errors"] = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
+            found = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
         tuned.model.to("cpu")
-    write_report(results, **page)
-    return tuned
+    write_report(results, **page, errors=found.page, findings=found.findings)
+    return tuned, found

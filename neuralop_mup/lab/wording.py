@@ -36,6 +36,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def listed(noun: str, numbers: Sequence[int]) -> str:
+    """Return ``channel 1`` or ``channels 1, 2``."""
+    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
 def rule_name(rule: str | None) -> str:
     return "" if rule is None else "SP" if rule == "standard" else rule
 

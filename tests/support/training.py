@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from neuralop_mup.lab.loss import losses_of
 from neuralop_mup.lab.problems import get_problem
-from neuralop_mup.lab.training import FNOs, Training, losses_of
+from neuralop_mup.lab.training import FNOs, Training
 from support.cases import Case
 
 
@@ -71,7 +72,7 @@ def training_of(problem: str, loss: str = "l2", **arguments: Any) -> Training:
     source = get_problem(problem, **arguments)
     build = FNOs(source.in_channels, source.out_channels, source.n_dim)
     data = source.load()
-    return Training(build, source, data, losses_of(loss, source.n_dim, source.losses()), told=loss)
+    return Training(build, source, data, losses_of(loss, source.n_dim, source.losses()), loss=loss)
 
 
 def train_run(config: Mapping[str, Any], **how: Any) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData
 from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.loss import Losses, Term, relative_l2
 from neuralop_mup.validation import check_count, check_number
 
 
@@ -35,52 +35,6 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     except SafetensorError as error:
         warnings.warn(f"The cached file {path} cannot be read ({error}); its data is generated anew.", stacklevel=3)
         return {}
-
-
-def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """A relative error of neuralop's, the same in all units, although it adds 1e-8 to norms and squares what it is given.
-
-    Each channel of a batch is measured in a unit of its own, the power of two above it, by which dividing is exact.
-    """
-    y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
-    if "mask" in batch:  # 0 if unknown
-        y_pred, y = y_pred * batch["mask"], y * batch["mask"]
-    most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
-    unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero
-    return loss(y_pred / unit, y / unit)
-
-
-def relative_l2(n_dim: int) -> Callable[..., torch.Tensor]:
-    """The loss where none is given."""
-    from neuralop.losses import LpLoss
-
-    return partial(relative, LpLoss(d=n_dim, p=2))
-
-
-def floored_l2(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """Relative L2 errors with a floor, for normalized fields: ‖y_pred − y‖ / √((‖y‖² + n) / 2), summed over the batch.
-
-    Normalized fields have n = mean ‖y‖², the number of their points and channels. So the error equals the relative error
-    for samples of average size, and the absolute error for samples that nearly vanish.
-    """
-    off, y = _masked(y_pred - y, batch), _masked(y, batch)
-    return (_norm(off) / ((_norm(y) ** 2 + y[0].numel()) / 2).sqrt()).sum()
-
-
-def mean_squared(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """Mean squared errors of the samples, summed over the batch."""
-    off = _masked(y_pred - y, batch)
-    return (_norm(off) ** 2).sum() / y[0].numel()
-
-
-def _norm(fields: torch.Tensor) -> torch.Tensor:
-    """L2 norm of each sample."""
-    return fields.flatten(1).norm(dim=1)
-
-
-def _masked(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return fields that are zero where the batch's mask says that they are unknown."""
-    return fields * batch["mask"] if "mask" in batch else fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +112,7 @@ class Problem(ABC):
         """Points per axis, one entry an axis."""
         return (self.grid,) * self.n_dim
 
-    def losses(self) -> dict[str, tuple[float, Callable[..., torch.Tensor]]]:
+    def losses(self) -> Losses:
         """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
 
         ``"data"`` is there always: the relative L2 error, by which hyperparameters are chosen.
@@ -178,7 +132,7 @@ class Problem(ABC):
         losses = {"data": relative_l2(self.n_dim), **self.equation_losses()}
         return {name: (weights[name], loss) for name, loss in losses.items() if weights[name] or name == "data"}
 
-    def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
+    def equation_losses(self) -> dict[str, Term]:
         """The losses besides that of the data, by name; none here."""
         return {}
 
