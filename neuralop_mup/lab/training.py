@@ -134,7 +134,9 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
         "mse": mean_squared,
     }
     if not isinstance(loss, str) or loss not in known:
-        raise MupError(f"loss={loss!r} must be one of {', '.join(known)}, a function loss(y_pred, y, **batch), or a dict.")
+        raise MupError(
+            f"loss={loss!r} must be one of {', '.join(map(repr, known))}, a function loss(y_pred, y, **batch), or a dict."
+        )
     return {**own, "data": (own["data"][0], known[loss])}
 
 
@@ -307,7 +309,7 @@ class Training:
             "loss": self.told,
             "processor": self.processor_given,
             "score": self.score and self.score.given,
-            "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.is_own} or None,
+            "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.user_defined} or None,
         }
         given = {name: part for name, part in parts.items() if part is not None}
         printed = {name: part if isinstance(part, str) else fingerprint_or_new(part) for name, part in given.items()}
