@@ -81,7 +81,7 @@ def described(name: str) -> str:
 
 def tell_missing(experiment: Any, kept: Asked) -> None:
     """Which runs are still wanted, and which are kept but were made with other settings or rules."""
-    if missing := [run.labels["size"] for run in experiment.wanted(kept)]:
+    if missing := [run.labels["size"] for run in experiment.missing_runs(kept)]:
         names = list(dict.fromkeys(missing))
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         print(f"Missing so far: {len(missing)} runs, of {'; '.join(names[:3])}{more}.", file=sys.stderr)

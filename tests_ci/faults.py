@@ -48,7 +48,7 @@ parabola.keeps_files = True
 parabola.content = lambda config: {"train": "parabola", **config}
 SHARED = {"train": parabola, "seeds": (0, 1)}
 SIZES = {"proxy": {"width": 8}, "target": {"width": 64}}
-TRANSFER = transfer_study(**SIZES, space={"lr": [2.0**-k for k in range(2, 7)]}, name="grid", keeps=True, **SHARED)
+TRANSFER = transfer_study(**SIZES, space={"lr": [2.0**-k for k in range(2, 7)]}, name="grid", keep_weights=True, **SHARED)
 STUDIES = [TRANSFER, Study(name="single", space={"lr": [0.003, 0.03, 0.3, 0.9]}, **SHARED)]
 #: Fault → exit codes that a command may have.
 FAULTS = {"command": (0, 2, -signal.SIGKILL), "disk": (0, 2), "none": (0,)}
@@ -112,7 +112,12 @@ def take_through_faults(folder, rng, expected):
         figures["repeated runs"] += sum(after[key] > before[key] for key in safe)
         safe = now
     records = Records(folder)
-    kept = [records.place(run) / WEIGHTS for runs in TRANSFER.rest(TRANSFER.centre(records)) for run in runs if run.keep]
+    kept = [
+        records.place(run) / WEIGHTS
+        for runs in TRANSFER.target_points(TRANSFER.transferred(records))
+        for run in runs
+        if run.keep
+    ]
     figures["missing weights"] += sum(not path.exists() for path in kept)
     figures["different tables"] += losses(records) != expected
     print(dict(figures), (folder.parent / "output").read_text(), file=sys.stderr)

@@ -1,9 +1,8 @@
 """Experiments: each says which runs it still wants, given the records so far, and makes a text of what they hold.
 
-``wanted(records)``, the runs that are missing in the order in which they should be trained, and ``table(records)``, a page
-of what is done, are pure functions of the records, which need no more than ``get(run)``: what a run gave, or None. ``about``
-says what is measured, and ``tiny()`` is the same in a minute. ``python benchmarks/run.py`` trains what is wanted until
-nothing is.
+``missing_runs(records)``, the runs that are missing in the order in which they should be trained, and ``table(records)``, a
+page of what is done, are pure functions of the records, which need no more than ``get(run)``: what a run gave, or None.
+``about`` says what is measured, and ``tiny()`` is the same in a minute. ``python benchmarks/run.py`` trains what is missing.
 
 An experiment may have more: ``numbers(records)``, what pages quote; ``draw(records, path)``, its figure; ``metrics``, what a
 file of its runs keeps of each besides the loss (``test_loss`` and ``seconds``).

@@ -110,7 +110,7 @@ class Averages:
         left = searched(error_of, rounded(OPTIMIZERS[optimizer]), spread=2.0)[1]
         return found, left
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: training over one step first."""
         for unrolled, optimizer, name in product(self.unrolled, OPTIMIZERS, self.fields):
             asked = self.searched(records, name, optimizer, unrolled)[1]

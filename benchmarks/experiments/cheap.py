@@ -55,7 +55,7 @@ class Cheap:
         """One small target."""
         return replace(self, targets=("burgers",), seeds=(0,), small=True)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The tunings that are missing; seeds first, so that every target has one early."""
         return missing(records, (run(name, seed, self.small) for seed in self.seeds for name in self.targets))
 

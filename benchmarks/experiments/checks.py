@@ -75,7 +75,7 @@ class Checks:
             seed=0,
         )
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The checks that are missing."""
         return missing(records, map(self.run, CHECKS))
 

@@ -171,7 +171,7 @@ class Choices:
         config = {**self.variants[variant](dict(self.fields[name])), "seed": seed}
         return run_of(config, size=f"{name}: {variant}", params={"lr": config["lr"]}, seed=seed)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, problem by problem."""
         return missing(
             records,

@@ -183,7 +183,7 @@ class Contest:
             start, spread = near, 2.0
         return searched(lambda lr: self.error(records, self.run(name, contender, lr, self.seeds[0])), start, spread=spread)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: first every untuned one, then search by search, then further seeds, then more steps."""
 
         def known(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, float, float]]:

@@ -177,7 +177,7 @@ class FineTuning:
             apart: self.middle(name, steps, aux_lr=ADAMW_LR),
         }
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing; a length begins once the one before is done, so that the short ones answer early."""
         for steps in self.lengths:
             left = [run for name in self.pairs for run in self.search(records, name, steps)[1]]

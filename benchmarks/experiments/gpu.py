@@ -58,7 +58,7 @@ class Gpu:
         errors = {f"error, {name}": self.run("error", name) for name in PRECISIONS}
         return errors | {case: self.run("steps", case) for case in self.cases}
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The measurements that are missing."""
         return missing(records, self.runs().values())
 

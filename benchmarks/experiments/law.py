@@ -191,7 +191,7 @@ class Law:
         """Of a setting; further ones follow once the first has shown where the best rate lies."""
         return SEEDS if setting in SEEDED and not self.small else SEEDS[:1]
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are still wanted, the most telling first; a pure function of the records."""
         settings, first = self.settings(), 0 if self.small else len(FIRST)
         yield from self._searching(records, settings[:first])

@@ -72,7 +72,7 @@ class Losses:
         }
         return run_of(config, size=name, params={"loss": loss}, seed=seed)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, seed by seed."""
         return missing(records, (self.run(name, loss, s) for s, name, loss in product(self.seeds, self.fields, LOSSES)))
 

@@ -60,7 +60,7 @@ class Memory:
         labels = {"size": f"{case}: {optimizer}", "params": {}, "seed": 0}
         return Run({"train": "memory", "torch": torch.__version__, **config}, config, train=measured, **labels)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The measurements that are missing."""
         return missing(records, (self.run(case, name) for case in self.cases for name in OPTIMIZERS))
 

@@ -71,7 +71,7 @@ class SizeCurves:
             for size in PANELS[panel][1]
         }
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs, one figure and one seed after the other."""
         for panel in self.panels:
             _, sizes, rule = PANELS[panel]

@@ -83,7 +83,7 @@ class OnPaper:
         content = {"train": "on paper", "version": 2, "torch": torch.__version__, **config}
         return Run(content, config, train=counted, size=f"{axes}D, width {width}, K {modes}", params={}, seed=0)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The cases that are missing."""
         return missing(records, self.runs().values())
 

@@ -117,7 +117,7 @@ class Programs:
             content["rules"] = RULE_VERSION
         return Run(content, config, train=measured, size=f"{name}: {how}", params={"times": times}, seed=seed)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: of the first seed all, of a search those that may start now; of the other seeds a
         program with the two lines, as it was tuned with the first seed, and as written.
         """

@@ -179,7 +179,7 @@ class PublishedCode:
         found, left = searched(lambda lr: loss_of(records.get(self.run(*cell, lr, self.seeds[0]))), start, spread=2.0)
         return (min(found, key=found.__getitem__) if found else None), left
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: the search, then all seeds at the best rate."""
         for cell in self.cells():
             best, left = self.rate(records, cell)

@@ -73,9 +73,9 @@ class Roles:
         }
         return replace(self.transfer, optimizers=lowered)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The base's search, and then the runs at the target."""
-        bases = [run for run in self.transfer.wanted(records) if run.labels["size"].endswith("base")]
+        bases = [run for run in self.transfer.missing_runs(records) if run.labels["size"].endswith("base")]
         yield from bases
         if not bases:
             for cell in self.cells():

@@ -53,7 +53,7 @@ class Rollout:
         """Two problems of a few trajectories, small models and short runs."""
         return Rollout(tuple(PROBLEMS)[:2], RATES[1:4], (0, 1), small=True)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, problem by problem and seed by seed."""
         runs = (run(p, lr, seed, self.small) for p in self.problems for seed in self.seeds for lr in self.rates)
         return missing(records, runs)

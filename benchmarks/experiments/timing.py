@@ -73,7 +73,7 @@ class Timing:
         labels = {"size": f"{kind}, {case}", "params": {}, "seed": 0}
         return Run({"train": "timing", "torch": torch.__version__, **config}, config, train=measured, **labels)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The measurements that are missing."""
         return missing(
             records, (self.run(kind, case) for kind in KINDS for case in self.cases[: 2 if kind == "monitor" else None])

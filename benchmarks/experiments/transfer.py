@@ -128,7 +128,7 @@ class Transfer:
         start = self.optimizers[cell[2]][1] or self._untuned(cell)[0]
         return searched(lambda lr: loss_of(records.get(self.run(cell, end, lr, self.seeds[0]))), start)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: both searches of a cell, then its further seeds."""
         for cell in self.cells():
             for end in (0, 1):

@@ -124,7 +124,7 @@ class UnknownLength:
         size = f"{name}, {'length not known' if steps is None else f'{steps} steps'}"
         return Run(content, config, train=train, size=size, params={}, seed=seed)
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing: one seed and the short lengths first."""
         kinds = (*self.lengths[:-1], None, self.lengths[-1])
         runs = (self.run(name, seed, steps) for seed in self.seeds for steps in kinds for name in self.problems)

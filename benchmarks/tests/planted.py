@@ -18,7 +18,7 @@ def planted_records(experiment, measured):
     """Return a record of every run that the experiment wants, until it wants no more."""
     records = PlantedRecords()
     for _ in range(50):
-        runs = list(experiment.wanted(records))
+        runs = list(experiment.missing_runs(records))
         if not runs:
             return records
         records.update({run.id: {"outcome": "complete", "metrics": {}, **measured(run.config)} for run in runs})

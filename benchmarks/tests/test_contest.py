@@ -56,7 +56,7 @@ def test_the_search_for_adamw_starts_at_the_best_rate_of_adam():
     """It starts after Adam's search. Three rates are enough, because both are best at 0.004."""
     warm = contests.USUAL[-1]
     experiment = contest("apebench", 1, contenders=(warm, "Adam"), untuned={}, seeds=(0,))
-    assert {wanted.config["optimizer"] for wanted in experiment.wanted(PlantedRecords())} == {"adam"}
+    assert {wanted.config["optimizer"] for wanted in experiment.missing_runs(PlantedRecords())} == {"adam"}
     records = planted_records(experiment, error_by_optimizer)
     assert list(experiment.searched(records, *experiment.fields, warm)[0]) == [0.004, 0.002, 0.008]
 

@@ -185,7 +185,7 @@ def test_a_search_continues_beyond_its_edge():
     assert (numbers["written.mean"], numbers["written.all.mean"]) == ("0.10", "0.22")
     assert experiment.numbers(PlantedRecords())["tuned.programs"] == "0"
     assert experiment.table(records.diverged()).startswith("# ")
-    assert not list(experiment.wanted(records.diverged()))
+    assert not list(experiment.missing_runs(records.diverged()))
 
 
 def test_a_second_seed_trains_what_was_tuned_with_the_first():

@@ -81,7 +81,7 @@ def test_an_interrupted_tuning_resumes(tmp_path, monkeypatch, runner):
 
 def test_a_tuning_that_raises_is_no_result(tmp_path, monkeypatch):
     """The folder may be in use. The tuning is tried again."""
-    (first,) = run.EXPERIMENTS["cheap"].tiny().wanted(PlantedRecords())
+    (first,) = run.EXPERIMENTS["cheap"].tiny().missing_runs(PlantedRecords())
 
     def in_use(*arguments, **settings):
         raise MupError("in use")
@@ -123,9 +123,9 @@ def test_a_kept_run_with_other_content_is_measured_again(tmp_path, runner):
     asked = kept.Asked(planted_records(experiment, lambda config: measured))
     experiment.table(asked)
     asked.write(file, experiment.metrics)
-    assert not list(experiment.wanted(kept.Lines(file)))
+    assert not list(experiment.missing_runs(kept.Lines(file)))
     file.write_text(file.read_text().replace('"id": "', '"id": "0', 1))
-    assert len(list(experiment.wanted(kept.Lines(file)))) == 1
+    assert len(list(experiment.missing_runs(kept.Lines(file)))) == 1
     messages = runner("timing", "--report", "--folder", file).err
     assert "1 runs, of optimizer, 1D, K = 16, 128 points" in messages
     assert "1 kept runs" in messages
@@ -138,19 +138,19 @@ MEASURED = sorted(path.stem for path in pages.RESULTS.glob("*.jsonl"))
 def test_no_experiment_needs_a_training_again(name):
     """73 hours of records: each line belongs to a run, and says which release trained it."""
     experiment, lines = run.EXPERIMENTS[name], kept.Lines(pages.RESULTS / f"{name}.jsonl")
-    assert not list(experiment.wanted(lines))
+    assert not list(experiment.missing_runs(lines))
     assert not lines.refused
     assert all("release" in line for line in lines.lines)
     assert f"release {lines.releases}" in run.described(name)
     asked = kept.Asked(lines)
-    list(experiment.wanted(asked))
+    list(experiment.missing_runs(asked))
     experiment.table(asked)
     assert len(asked._found) == len(lines.lines)
 
 
 def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, monkeypatch, runner):
     """The runner exports them with the release that trained them."""
-    (first, *_) = run.EXPERIMENTS["timing"].tiny().wanted(PlantedRecords())
+    (first, *_) = run.EXPERIMENTS["timing"].tiny().missing_runs(PlantedRecords())
     measured = {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 3, "memory": [1, 1]}}
     record = {**failed(""), "outcome": "complete", "error": None, **measured}
     record["versions"] = {**record["versions"], "neuralop-mup": "0.4.2"}
@@ -160,7 +160,7 @@ def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, mon
     assert asked.get(first)["loss"] == 1.0
     asked.write(tmp_path / "timing.jsonl", ())
     monkeypatch.setattr(outcome, "__version__", "9.9.0")
-    (again, *_) = run.EXPERIMENTS["timing"].tiny().wanted(PlantedRecords())
+    (again, *_) = run.EXPERIMENTS["timing"].tiny().missing_runs(PlantedRecords())
     assert Records(tmp_path).get(again) is None
     assert kept.Folder(tmp_path).get(again)["loss"] == 1.0
     found = kept.Lines(tmp_path / "timing.jsonl").get(again)
@@ -179,7 +179,7 @@ def test_the_gpu_experiment_needs_a_gpu(runner, tmp_path):
 
 def test_a_run_in_time_measures_one_step_and_its_rollout(monkeypatch, two_steps):
     """The rollout is the plain loop. A run whose rollout diverges keeps its validation error."""
-    (first, *_) = run.EXPERIMENTS["rollout"].tiny().wanted(PlantedRecords())
+    (first, *_) = run.EXPERIMENTS["rollout"].tiny().missing_runs(PlantedRecords())
     rollout_error, found = training.rollout_error, {}
 
     def diverged(model, data, steps):
@@ -200,7 +200,7 @@ def test_a_run_in_time_measures_one_step_and_its_rollout(monkeypatch, two_steps)
 
 def test_averages_include_the_weights_after_each_step(two_steps):
     """With a half-life near zero, the average equals the weights and has their score."""
-    (first, *_) = run.EXPERIMENTS["averages"].tiny().wanted(PlantedRecords())
+    (first, *_) = run.EXPERIMENTS["averages"].tiny().missing_runs(PlantedRecords())
     measured = training.train({**first.config, "steps": 2, "unrolled": 2, "half_lives": (0.01, 1e9)})
     assert measured["averages"]["0.01"] == pytest.approx(measured["loss"], rel=1e-6)
     assert measured["averages"]["1000000000.0"] != pytest.approx(measured["loss"], rel=1e-3)
@@ -212,7 +212,7 @@ def test_memory_is_counted_to_the_byte():
         x = torch.zeros(10)
         x = (x + 1).add_(x)[2:]
     assert (seen.most, seen.held) == (80, 40)
-    measured = memory.measured(next(run.EXPERIMENTS["memory"].tiny().wanted(PlantedRecords())).config)
+    measured = memory.measured(next(run.EXPERIMENTS["memory"].tiny().missing_runs(PlantedRecords())).config)
     assert 2 * measured["weights"] <= measured["states"] < 2.001 * measured["weights"]
 
 

@@ -19,7 +19,7 @@ from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, told_apart
 from neuralop_mup.lab.study import Study, edge_of
-from neuralop_mup.lab.tuning import results_of
+from neuralop_mup.lab.tuning import train_missing
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
@@ -167,21 +167,26 @@ def compare(
     for name in [name for name in of_ways if name not in lrs]:
         study, size = of_ways[name].study, "target" if name == TUNED else "proxy"
         space = {"lr": [lrs[SMALL] * 2.0**i for i in (-2, -1, 0, 1, 2)]} if name == TUNED else study.space
-        search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keeps=False)
-        searches[name] = results_of(search, folder, **how)
+        search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
+        searches[name] = train_missing(search, folder, **how)
         lrs[name] = searches[name].best["lr"]  # raises if no learning rate completed
     under = {
         name: {
             "optimizer": one.study.fixed["optimizer"],
             "rule": one.study.rules[0],
-            **one.study.under.get(one.study.rules[0], {}),
+            **one.study.settings_by_rule.get(one.study.rules[0], {}),
             "base": None if name in LRS else one.study.sizes["proxy"],
             "lr": lrs[name],
         }
         for name, one in of_ways.items()
     }
-    parts = {"rules": tuple(under), "under": under, "fixed": {**shared, "model": target}, "train": adam.study.train}
-    records = results_of(Study(name=folder.resolve().name, space={}, seeds=seeds, **parts), folder, **how).records
+    parts = {
+        "rules": tuple(under),
+        "settings_by_rule": under,
+        "fixed": {**shared, "model": target},
+        "train": adam.study.train,
+    }
+    records = train_missing(Study(name=folder.resolve().name, space={}, seeds=seeds, **parts), folder, **how).records
     ways = {}
     for name, one in of_ways.items():
         own, searched = [r for r in records if r["rule"] == name], searches.get(name)

@@ -1,7 +1,7 @@
-"""Where runs are executed: in this process, in processes of their own, or on any executor of processes.
+"""Where runs are executed: in this process, in one new process per run, or on any executor of processes.
 
-An engine has ``capacity`` (runs at once), ``submit(function, *args)``, which returns a ``Future``, and ``close``. If a
-future raises, the run was lost with its process, and the loop tries it once more.
+An engine has ``capacity`` (the number of runs at the same time), ``submit(function, *args)``, which returns a ``Future``,
+and ``close``. If a future raises an error, the process of the run has ended, and the run is repeated once.
 """
 
 import functools
@@ -25,17 +25,17 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.validation import check_count
 
 _STARTS = 4  # attempts to start a process that is killed before its run begins
-#: Modules that the parent of the processes loads: importing torch takes seconds, and a first model on "meta" does, too.
+#: Modules that the parent of the processes imports, since torch and the first model on "meta" take seconds.
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
 class InlineEngine:
-    """One run at a time, in this process and with its thread settings. Other engines have the same members.
+    """Execute one run at a time, in this process and with its thread settings. Other engines have the same members.
 
     Attributes
     ----------
     capacity : int
-        Runs at once.
+        Number of runs at the same time.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class InlineEngine:
     ...     def submit(self, function, /, *args, **kwargs):
     ...         print("one more run")
     ...         return super().submit(function, *args, **kwargs)
-    >>> how = {"engine": Here(), "folder": "runs", "progress": False}
+    >>> how = {"executor": Here(), "folder": "runs", "progress": False}
     >>> nm.sweep(lambda config: config["lr"] ** 2, {"lr": [0.25, 0.5]}, **how).best
     one more run
     one more run
@@ -70,21 +70,21 @@ class InlineEngine:
 
 
 class LocalEngine:
-    """A new process for each run, so that a killed process ends only its own run.
+    """Start a new process for each run, so that a killed process ends only its own run.
 
-    On Linux, processes are forked from one that has torch loaded.
+    On Linux, processes are forked from one that has imported torch.
 
     Parameters
     ----------
     capacity : int
-        Runs at once. They share the cores: each has ``cores // capacity`` threads.
+        Number of runs at the same time. They share the cores: each has ``cores // capacity`` threads.
     devices : sequence of str, default ()
-        CUDA devices, assigned in turn. A run sees only one of them, as cuda:0.
+        CUDA devices. Each run sees only one of them, as cuda:0.
 
     Raises
     ------
     MupError
-        If processes cannot be started from this program.
+        If this process cannot start processes, because it is itself a worker that imported the main script.
 
     Examples
     --------
@@ -132,7 +132,7 @@ class LocalEngine:
                 except (EOFError, OSError):
                     if begun:
                         raise RuntimeError("its process was terminated abruptly") from None
-                    continue  # killed before its run began, which the run did not cause
+                    continue  # killed before its run began, so the run is not the cause
                 finally:
                     answers.close()
                     process.join()
@@ -153,7 +153,7 @@ class LocalEngine:
 
 
 def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: Any, function: Callable[[], Any]) -> None:
-    """The main function of a process: report that the run begins, and send what the function returned or raised."""
+    """Run in a new process: report that the run begins, and send what the function returned or raised."""
     # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
@@ -173,30 +173,17 @@ def _end_with(engine: Any) -> None:
     os._exit(1)
 
 
-def _not_sent(train: Any) -> str:
-    """Return the reason why a train function cannot be sent to other processes; empty if it can."""
-    main = sys.modules["__main__"]
-    file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-    if file and not os.path.exists(file):  # each process would print a traceback
-        return f"this program was read from {file}, which they cannot import"
-    try:
-        sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return str(error)
-    return "it stands in a notebook or a session, which they cannot import" if file is None and b"__main__" in sent else ""
-
-
 class ExecutorEngine:
-    """An executor of the user (loky, Dask, mpi4py, …). It stays open at the end, unless a function made it.
+    """Use an executor of another package (loky, Dask, mpi4py, …), which stays open at the end unless a function made it.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor, callable or str
-        An executor, or a function without arguments that makes one, or where it is found: ``"package.module.name"``. Pools
-        of processes (loky, the standard library) break as a whole when one process dies. Only an executor that a function
-        makes can then be replaced.
+        An executor, a function without arguments that returns one, or the import path of either, such as
+        ``"package.module.name"``. Pools of processes (loky, the standard library) break as a whole when one process dies.
+        Only an executor that a function returns can then be replaced.
     n_workers : int, optional
-        Runs at once: the number of workers of the executor. Default: one per core of this machine.
+        Number of workers of the executor. Default: one per core of this machine.
 
     Raises
     ------
@@ -218,12 +205,15 @@ class ExecutorEngine:
             executor = pkgutil.resolve_name(executor) if isinstance(executor, str) else executor
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
-            raise MupError(f"executor={executor!r} is not a concurrent.futures.Executor, nor a function that returns one.")
+            raise MupError(
+                f"executor={executor!r} is not a concurrent.futures.Executor or a function that returns one. An example is "
+                "executor=RayExecutor()."
+            )
         self.executor = executor if self._make is None else self._make()
-        self.capacity = n_workers or getattr(self.executor, "room", cores())
+        self.capacity = n_workers or getattr(self.executor, "n_workers", cores())
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function in the executor; replace a broken executor if possible."""
+        """Call the function in the executor. Replace a broken executor if possible."""
         try:
             return self.executor.submit(function, *args, **kwargs)
         except (BrokenExecutor, RuntimeError) as error:
@@ -231,20 +221,20 @@ class ExecutorEngine:
                 why = str(error).partition("\n")[0]
                 raise MupError(
                     f"The executor accepts no more runs ({type(error).__name__}: {why}): one of its processes was killed, "
-                    "or it was shut down. Finished runs are kept. Pass a new executor to the same call, or a function that "
-                    "makes one (executor=lambda: …), which is called again whenever it breaks."
+                    "or it was shut down. Finished runs are kept. Repeat the call with a new executor, or with a function "
+                    "that returns one (executor=lambda: …)."
                 ) from error
             self.executor = self._make()
             return self.executor.submit(function, *args, **kwargs)
 
     def close(self) -> None:
-        """Shut down an executor that a function made. The user's executor stays open, and finishes the runs in progress."""
+        """Shut down an executor that a function returned. The user's executor stays open, and finishes its runs."""
         if self._make is not None:
             self.executor.shutdown(wait=False)
 
 
 class RayExecutor(Executor):
-    """Executor with one Ray task per run, which has a GPU of its own if the cluster has any.
+    """Execute each run as a Ray task. If the cluster has GPUs, each task has a GPU of its own.
 
     It uses the cluster of this program, or that of ``RAY_ADDRESS``, or starts one on this machine. Ray repeats a task if its
     node fails. Pass ``executor=RayExecutor()``, or on the command line ``--executor neuralop_mup.lab.engines.RayExecutor``.
@@ -252,22 +242,24 @@ class RayExecutor(Executor):
     Raises
     ------
     MupError
-        Without the package ray.
+        If the package ray is missing.
     """
 
     def __init__(self) -> None:
         try:
             import ray
         except ImportError:
-            raise MupError("RayExecutor needs the package ray: pip install ray.") from None
+            raise MupError("RayExecutor needs the package ray. Run: pip install ray.") from None
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
             ray.init(logging_level=logging.WARNING, log_to_driver=False)
-        has = ray.cluster_resources()
-        self.room = int(has.get("GPU", 0) or has.get("CPU", 0)) or 1
+        resources = ray.cluster_resources()
+        self.n_workers = int(resources.get("GPU", 0) or resources.get("CPU", 0)) or 1
         task = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
-        self._task = task.options(num_cpus=1, num_gpus=min(1, has.get("GPU", 0)), max_retries=3, retry_exceptions=False)
+        self._task = task.options(
+            num_cpus=1, num_gpus=min(1, resources.get("GPU", 0)), max_retries=3, retry_exceptions=False
+        )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Send one run to the cluster."""
@@ -280,71 +272,74 @@ class RayExecutor(Executor):
 
 
 def make_engine(
-    engine: Any,
-    executor: Any,
-    train: Callable[..., Any],
-    runs: int,
-    n_workers: int | None = None,
-    devices: Sequence[str] = (),
+    executor: Any, train: Callable[..., Any], runs: int, n_workers: int | None = None, devices: Sequence[str] = ()
 ) -> Any:
     """Return the engine for these arguments.
 
     Parameters
     ----------
-    engine : object like InlineEngine, optional
-    executor : concurrent.futures.Executor or callable, optional
-        An executor, or a function that makes one, so that it can be replaced when a worker's death breaks it.
+    executor : object, optional
+        An engine, or an executor as for :class:`ExecutorEngine`. Default: processes on this machine.
     train : callable
-        The train function. If other processes call it, check that it can be sent to them.
+        Train function. If other processes call it, we check that it can be sent to them.
     runs : int
-        The number of runs; there are no more processes than that.
+        Number of runs. There are no more processes than runs.
     n_workers : int, optional
-        Runs at once. With 1, they are executed in this process. Default: one per device or core, or 1 if ``train`` cannot be
-        sent to other processes.
+        Number of runs at the same time. With 1, they are executed in this process. Default: one per device or core, or 1 if
+        ``train`` cannot be sent to other processes.
     devices : sequence of str
-        CUDA devices, one for each run on this machine.
+        CUDA devices of this machine. Each run has one of them.
 
     Raises
     ------
     MupError
         If the arguments cannot work.
     """
-    if not callable(train):
-        raise MupError(f"train is {train!r}; pass a function that takes a config dict and returns a loss.")
     if n_workers is not None:
         check_count("n_workers", n_workers)
-    if isinstance(engine, str) or (executor is not None and engine is not None):
-        raise MupError(f"engine={engine!r} cannot be used: pass only executor, such as executor=RayExecutor().")
-    if engine is not None:
-        return engine
+    if hasattr(executor, "capacity"):
+        return executor
     if executor is not None:
-        made: Any = ExecutorEngine(executor, n_workers)
-        sends = isinstance(made.executor, ProcessPoolExecutor)  # others have their own ways to send what pickle cannot
+        engine: Any = ExecutorEngine(executor, n_workers)
+        # Other executors may send functions that pickle cannot.
+        why = _reason_not_sendable(train) if isinstance(engine.executor, ProcessPoolExecutor) else ""
     else:
         size = max(1, min(n_workers or len(devices) or cores(), runs))
         if n_workers == 1 or (size == 1 and len(devices) < 2):
             return InlineEngine()
-        made, sends = LocalEngine(size, devices), True
-    why = _not_sent(train) if sends else ""
+        engine, why = LocalEngine(size, devices), _reason_not_sendable(train)
     if why and n_workers is executor is None:
-        return InlineEngine(f"runs are trained one by one, because the train function cannot be sent to processes: {why}")
+        return InlineEngine(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
     if why:
         raise MupError(
             f"The train function cannot be sent to worker processes ({why}). Define it at module level of a file, or pass "
             "n_workers=1."
         )
-    return made
+    return engine
+
+
+def _reason_not_sendable(train: Any) -> str:
+    """Return the reason why a train function cannot be sent to other processes, or an empty text if it can."""
+    main = sys.modules["__main__"]
+    file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
+    if file and not os.path.exists(file):  # each process would print a traceback
+        return f"this program was read from {file}, which they cannot import"
+    try:
+        sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return str(error)
+    return "it is defined in a notebook or a session" if file is None and b"__main__" in sent else ""
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use; a job or a container may have fewer than the machine."""
+    """Return the number of cores that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cuda_devices(device: str = "cuda") -> list[str]:
     """Return the CUDA devices of this process, by their names in ``CUDA_VISIBLE_DEVICES``.
 
-    There are none without CUDA, or if ``device`` names a single one or the CPU.
+    The list is empty without CUDA, or if ``device`` is a single device or the CPU.
     """
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []

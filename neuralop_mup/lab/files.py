@@ -1,5 +1,6 @@
-"""Files of a study, each written completely or not at all: text, checkpoints, and the weights, plan and data processor of a
-trained target. No file runs code when it is read.
+"""Write and read the files of a study: text, checkpoints, and trained weights with their plan and data processor.
+
+Each file is written completely or not at all. No file runs code when it is read.
 """
 
 import errno
@@ -24,14 +25,14 @@ from neuralop_mup.files import whole_file
 from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
-EVERY = 300.0  # seconds between two checkpoints, at least: epochs may be much shorter than writing the weights
-#: The file contains processors of these classes; a user must pass others when it is read.
+EVERY = 300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
+#: Classes of data processors that a file can contain. The user must pass any other processor when it is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a failed write (no permission, full disk) into an error that names the folder.
+    """Raise a MupError that names the folder if a write fails (no permission, full disk).
 
     Raises
     ------
@@ -41,27 +42,27 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise MupError(
-            f"Cannot write to the folder {folder}: {error.strerror or error}. Free space there or choose another folder; "
-            "finished runs are kept and the same command resumes."
+            f"Cannot write to the folder {folder}: {error.strerror or error}. Free space there, or choose another folder. "
+            "Finished runs are kept, and the same command resumes."
         ) from error
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Create a folder; raise MupError if that fails, or if it has no room for ``size`` bytes."""
+    """Create a folder. Raise MupError if that fails, or if fewer than ``size`` bytes are free."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < size:
-            raise OSError(errno.ENOSPC, f"weights, states and report need {size / 1e6:,.1f} MB, which are not free there")
+            raise OSError(errno.ENOSPC, f"weights, checkpoints and report need {size / 1e6:,.1f} MB, but less is free")
 
 
 def put(folder: Path, path: Path, content: str) -> None:
-    """Write a file so that a reader never sees half of it; raise MupError if it cannot be written."""
+    """Write a text file, so that a reader never sees half of it. Raise MupError if it cannot be written."""
     with writing(folder), whole_file(path) as part:
         part.write_text(content, encoding="utf-8")
 
 
 def save_torch(content: Any, path: Path) -> None:
-    """Call ``torch.save``, and raise OSError for a full disk, where torch raises RuntimeError."""
+    """Call ``torch.save``, but raise OSError instead of RuntimeError if the disk is full."""
     try:
         torch.save(content, path)
     except RuntimeError as error:
@@ -69,34 +70,35 @@ def save_torch(content: Any, path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file, and what a killed writer left of it."""
+    """Remove a file and its temporary files, which a killed process leaves behind."""
     for left in (path, *path.parent.glob(f".{glob.escape(path.name)}.*.part")):
         left.unlink(missing_ok=True)
 
 
 class Checkpoint:
-    """The state of a training between epochs: weights, optimizer, schedule, order of the samples and random numbers.
+    """Save and restore a training between epochs: weights, optimizer, schedule, order of the samples, random state.
 
     Parameters
     ----------
     path : Path
+        File of the checkpoint.
     loader : DataLoader
-        The loader of the training samples.
+        Loader of the training samples.
     key : str
         Fingerprint of everything that the run depends on. A checkpoint with another key is not loaded.
-    tell : callable
-        Called with a sentence if the checkpoint cannot be read or written.
+    report : callable
+        Function that is called with a sentence if the checkpoint cannot be read or written.
     **parts
-        Objects with ``state_dict`` and ``load_state_dict``. States are tensors and plain values: a checkpoint with other
-        objects is not loaded, since it could run code.
+        Objects with ``state_dict`` and ``load_state_dict``. Their states must consist of tensors and plain values. A
+        checkpoint with other objects is not loaded, since it could run code.
     """
 
-    def __init__(self, path: Path, loader: Any, key: str, tell: Callable[[str], Any], **parts: Any) -> None:
-        self.path, self._loader, self._key, self._tell, self._parts = path, loader, key, tell, parts
+    def __init__(self, path: Path, loader: Any, key: str, report: Callable[[str], Any], **parts: Any) -> None:
+        self.path, self._loader, self._key, self._report, self._parts = path, loader, key, report, parts
         self._last = time.monotonic()
 
     def restore(self) -> tuple[int, float]:
-        """Load the checkpoint, and return the epoch to continue with and the seconds that were spent before.
+        """Load the checkpoint, and return the epoch to continue with and the seconds of training before it.
 
         Return ``(0, 0.0)`` and change nothing if there is no checkpoint, or if it is unreadable or belongs to another run.
         """
@@ -106,10 +108,10 @@ class Checkpoint:
             state = _read(self.path)
             key = state["key"]
         except Exception as error:  # errors of zip and pickle share no base class
-            self._tell(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run starts again")
+            self._report(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run starts again")
             return 0, 0.0
         if key != self._key:
-            self._tell(f"the checkpoint {self.path} belongs to other code, data or settings: its run starts again")
+            self._report(f"the checkpoint {self.path} belongs to other code, data or settings: its run starts again")
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -119,9 +121,10 @@ class Checkpoint:
         return state["epoch"], state["seconds"]
 
     def save_if_due(self, epoch: int, seconds: float) -> None:
-        """Save before ``epoch`` starts, unless the last checkpoint is recent. A kill leaves the old checkpoint.
+        """Save before ``epoch`` starts, unless the last checkpoint is recent. If killed, the old checkpoint remains.
 
-        If that fails, as on a full disk, the run continues with a warning: its result does not depend on the checkpoint.
+        If the file cannot be written, for example on a full disk, the run continues with a warning, since its result does
+        not depend on the checkpoint.
         """
         if time.monotonic() - self._last < EVERY:
             return
@@ -138,27 +141,27 @@ class Checkpoint:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
-            self._tell(f"the checkpoint {self.path} cannot be written, so a kill would cost more: {error}")
+            self._report(f"the checkpoint {self.path} cannot be written ({error}): if this run is killed, it starts again")
         self._last = time.monotonic()
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """Return a state dict without the arguments of constructors, functions among them, that neuralop adds."""
+    """Return a state dict without the constructor arguments that neuralop adds, which may contain functions."""
     state = part.state_dict()
     state.pop("_metadata", None)
     return state
 
 
 def _read(path: Path) -> Any:
-    """Read what torch wrote, without running code; any exception if a byte has changed, which torch would not notice."""
+    """Read a file of torch without running code. Raise any exception if a byte has changed, which torch does not check."""
     with zipfile.ZipFile(path) as whole:
         if damaged := whole.testzip():
-            raise ValueError(f"{damaged} is not what was written")
+            raise ValueError(f"{damaged} has changed since it was written")
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str, Any]) -> None:
-    """Write the weights, with plain values that describe how the model was made.
+    """Write the weights, the plan and the processor, with ``made``: plain values that describe how the model was built.
 
     Raises
     ------
@@ -201,9 +204,9 @@ def read_weights(path: Path) -> dict[str, Any]:
             content = _read(path)
         return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
-        raise MupError(f"The weights {path} are missing. The same call or command trains that run again.") from error
+        raise MupError(f"The weights {path} are missing. Repeat the same call or command to train the run again.") from error
     except Exception as error:  # errors of zip and pickle share no base class
         raise MupError(
-            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it: the same call "
-            "then trains the target again, and keeps the other runs."
+            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it and repeat the "
+            "same call, which trains only the target again."
         ) from error

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
-from operator import itemgetter
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,22 +24,22 @@ import torch
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
-#: How a run ends: with a finite loss; with a loss that is not finite; by a MupError, because the configuration cannot work;
-#: or by any other exception, a full disk, too little memory or a kill. A failed run is repeated; the others would end in the
-#: same way.
+#: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError, since the
+#: configuration cannot work. Failed: any other exception, a full disk, too little memory, or a killed process.
+#: Only failed runs are repeated, since the others would end in the same way.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
 #: Errors that the run did not cause: no space, missing file, no memory, missing module.
 _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
-#: Held during a run: torch's random numbers and threads belong to the whole process. The thread that holds it may train
-#: further runs, since a train function may call tune.
+#: Held during a run, since torch's random state and threads belong to the whole process. It is reentrant, since a train
+#: function may call tune.
 _BUSY = threading.RLock()
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
-    """Return the outcome of a run that failed, with the keys of any outcome.
+    """Return the outcome of a run that failed. Every outcome has the same keys.
 
-    ``outcome`` is one of :data:`KINDS`. ``again``: whether the cause is outside of the run, so that it may complete if it is
-    repeated. ``versions``, ``host`` and ``date`` belong to the process that trained it.
+    ``outcome`` is one of :data:`KINDS`. ``again`` is true if the cause is outside of the run, so that a second attempt may
+    complete. ``versions``, ``host`` and ``date`` describe the process that trained the run.
     """
     return {
         "outcome": FAILED,
@@ -57,7 +57,7 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of every package that determines the numbers of a run."""
+    """Return the versions of Python and of the packages that determine the numbers of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
     found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
     return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
@@ -83,27 +83,36 @@ def same_random_state() -> Iterator[None]:
 
 
 class Sent(NamedTuple):
-    """A train function in a file, for runs in other processes."""
+    """Refer to a train function in a file, for runs in other processes."""
 
     path: Path
-    digest: str  # of the pickle in the file: a worker loads only what the command that sends it runs has written
+    digest: str  # of the pickle in the file: a worker loads only a file that the parent command has written
 
 
 def execute(version: str, train: Callable[..., Any] | Sent, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
-    """Train once; whatever ``train`` raises becomes part of the outcome.
+    """Train once and return the outcome, also if ``train`` raises.
 
     Parameters
     ----------
     version : str
-        Version of the package that sends the run: the numbers of another version may differ.
+        Version of the package in the parent command. The numbers of another version may differ.
     train : callable or Sent
-        Or the file that contains it. It is called with a copy of ``config`` and with ``how``, and it is a copy itself, so
-        that no state reaches another run.
+        Train function, or a reference to its file. A copy of it is called with a copy of ``config`` and with ``how``, so
+        that runs share no state.
+    config : mapping
+        Configuration of the run.
+    **how
+        Further arguments of ``train``, such as the folder of the run.
+
+    Returns
+    -------
+    dict
+        Outcome, as from :func:`failed`.
 
     Raises
     ------
     MupError
-        If this process has another version of the package, does not see the folder, or is training another run just now.
+        If this process has another version of the package, does not see the folder, or is training another run.
     """
     if __version__ != version:
         raise MupError(
@@ -181,15 +190,15 @@ def _raised(error: BaseException) -> dict[str, Any]:
     return {**outcome, "outcome": kind, "traceback": "".join(trace) or None}
 
 
-def _causes(error: BaseException | None) -> list[BaseException]:
-    """Return the error and the errors that it was raised from."""
-    if error is None:
-        return []
-    return [error, *_causes(error.__cause__ or (None if error.__suppress_context__ else error.__context__))]
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and the errors that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def plain(value: Any) -> Any:
-    """``value`` as strict JSON: numbers that are not finite become None, unknown objects their text."""
+    """Return ``value`` as strict JSON: None for numbers that are not finite, and the text of unknown objects."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):
@@ -214,7 +223,7 @@ def is_complete(record: Mapping[str, Any]) -> bool:
 
 
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return two sentences, after a space: the first error, and how to continue; empty without errors."""
+    """Return two sentences after a space, the first error and how to continue, or an empty text without errors."""
     wrong = next((r for r in records if r["error"]), None)
     if wrong is None:
         return ""
@@ -223,21 +232,21 @@ def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
     return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 
-def score(ends: Collection[Mapping[str, Any]], seeds: int) -> float:
-    """Return the mean loss of a point, by which points are compared: infinite unless every seed completed."""
-    complete = len(ends) == seeds and all(map(is_complete, ends))
-    return mean_and_std([end["loss"] for end in ends])[0] if complete else math.inf
+def score(records: Collection[Mapping[str, Any]], seeds: int) -> float:
+    """Return the mean loss of a point, or infinity unless every seed completed. Points are compared by this number."""
+    complete = len(records) == seeds and all(map(is_complete, records))
+    return fmean(record["loss"] for record in records) if complete else math.inf
 
 
 def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:
     """Return the point with the lowest score, and the score; (None, inf) if no point completed with every seed."""
-    best, loss = min(((point, score(ends, seeds)) for point, ends in points), key=itemgetter(1), default=(None, math.inf))
-    return (None if loss == math.inf else best), loss
+    best, loss = None, math.inf
+    for point, records in points:
+        if (own := score(records, seeds)) < loss:
+            best, loss = point, own
+    return best, loss
 
 
 def mean_and_std(losses: Sequence[float]) -> tuple[float, float]:
     """Return mean and population standard deviation; (inf, nan) for no losses."""
-    if not losses:
-        return math.inf, math.nan
-    mean = math.fsum(losses) / len(losses)
-    return mean, math.sqrt(math.fsum((x - mean) ** 2 for x in losses) / len(losses))
+    return (fmean(losses), pstdev(losses)) if losses else (math.inf, math.nan)

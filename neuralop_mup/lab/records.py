@@ -1,4 +1,4 @@
-"""Runs that are kept in a folder, each under the hash of everything that its result depends on.
+"""Keep runs in a folder. The name of a run is the hash of everything that its result depends on.
 
 Each run has a folder ``workspace/<id>`` with its content, its result, and its checkpoint or weights. A folder can contain
 any number of studies.
@@ -25,27 +25,25 @@ from neuralop_mup.lab.wording import counted
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 #: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
 _CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
-#: Seconds to wait for the lock: the workers of a killed command hold it until they close their files.
+#: Seconds to wait for the lock, since the workers of a killed command hold it until they close their files.
 _INHERITED = 0.5
-#: A file that marks our folders, and files of studies before release 0.3, which did not write it.
-_OURS, _FORMER = ".neuralop_mup", ("journal.log", "config.json", "study.json", ".signac")
 
 
 class Run:
-    """One run: its content, its train function, and its labels in a study.
+    """Describe one run: its content, its train function, and its labels in a study.
 
     Parameters
     ----------
     content : mapping
-        Everything that its result depends on, except for :func:`~neuralop_mup.lab.outcome.releases`, which the run's key
-        contains, too. :func:`described` makes it plain.
+        Everything that the result depends on, except for :func:`~neuralop_mup.lab.outcome.releases`, which the key also
+        contains. :func:`described` turns it into plain values.
     config : mapping
-        The argument of ``train``.
+        Argument of ``train``.
     keep : bool
         Whether to keep the weights.
     train : callable, optional
-        ``train(config) -> float`` or a dict with ``"loss"``. If its attribute ``keeps_files`` is true, it is also called
-        with ``place``, the folder of its checkpoint and weights, and ``keep``.
+        ``train(config)`` returns a number, or a dict with ``"loss"``. If its attribute ``keeps_files`` is true, it is also
+        called with ``place``, the folder for checkpoint and weights, and ``keep``.
     labels
         Columns of a table: ``size``, ``rule``, ``params``, ``seed``.
     """
@@ -65,15 +63,15 @@ class Run:
 
 
 def content_hash(content: Mapping[str, Any]) -> str:
-    """Return the md5 of plain content, in hex; the order of its keys does not count."""
+    """Return the md5 of plain content, in hex. The order of the keys has no effect."""
     return hashlib.md5(json.dumps(content, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 def described(value: Any) -> Any:
-    """Return ``value`` as JSON that is the same in every process: the content of a run.
+    """Return ``value`` as JSON that is the same in every process.
 
-    1 and 1.0 differ, since code may treat them differently; tuples are lists, and dots in keys are slashes. Values that
-    JSON does not have are replaced by their fingerprint (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
+    1 and 1.0 differ, since code may treat them differently. Tuples become lists, and dots in keys become slashes. Any other
+    value becomes its fingerprint (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
     """
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
@@ -88,23 +86,24 @@ def described(value: Any) -> Any:
 
 
 def params_key(params: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal points: a tuple and a list, any order of keys."""
+    """Return a text that is equal for equal points. A tuple equals a list, and the order of keys has no effect."""
     return json.dumps(described(params), sort_keys=True)
 
 
 class Records:
-    """The runs of a folder, as one command sees them. Only one command can hold a folder (:meth:`held`) and write to it.
+    """Read and write the runs of a folder. Only one command at a time can hold a folder (:meth:`held`) and write to it.
 
     Parameters
     ----------
     folder : str or Path
+        Folder of the runs. It need not exist.
     known : object, optional
         Further records, read-only: ``known.get(run)`` returns the record of a run, or None.
 
     Raises
     ------
     MupError
-        If the folder is a file, or contains a study of release 0.2 or before.
+        If the folder is a file.
     """
 
     def __init__(self, folder: str | Path, known: Any = None) -> None:
@@ -114,22 +113,15 @@ class Records:
         self.notes: list[str] = []  # on damaged records
         self._read: dict[str, dict[str, Any] | None] = {}
         self._given_up: set[str] = set()
-        self.ended: dict[tuple, list[dict[str, Any]]] = {}  # a study's cache: runs of a finished point → records
-        self._written: set[str] = set()  # by this command, which does not repeat a run because of its weights
+        self._written: set[str] = set()  # runs of this command: it does not repeat one because its weights are missing
         if self.folder.exists() and not self.folder.is_dir():
             raise MupError(f"{self.folder} is a file. Results need a folder: choose another name.")
-        former = [name for name in _FORMER if (self.folder / name).exists()]
-        if former and not (self.folder / _OURS).exists():
-            raise MupError(
-                f"{self.folder} contains a study of neuralop_mup 0.2.0 or before ({', '.join(former)}). Its results cannot "
-                "be reused. Read it with that release, or choose another folder."
-            )
 
     @contextmanager
     def held(self) -> Iterator["Records"]:
-        """Create the folder and hold its lock, which the system releases when the process ends, however it ends.
+        """Create the folder and hold its lock. The system releases the lock when the process ends, also if it is killed.
 
-        The same records may hold it several times.
+        The same object may hold the lock several times.
 
         Raises
         ------
@@ -145,8 +137,6 @@ class Records:
                     f"Another command is using the folder {self.folder}. Wait until it ends, or choose another folder."
                 ) from None
         try:
-            with writing(self.folder):
-                (self.folder / _OURS).touch()
             yield self
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
@@ -157,7 +147,7 @@ class Records:
             self._lock.release()
 
     def place(self, run: Run, make: bool = False) -> Path:
-        """Return the folder of a run's files; ``make``: create it, with the content of the run."""
+        """Return the folder of a run's files. With ``make``, also create it and write the content of the run."""
         place = self.folder / "workspace" / run.id
         if make:
             with writing(self.folder):
@@ -166,27 +156,24 @@ class Records:
         return place
 
     def of_other_releases(self, runs: Iterable[Run]) -> str:
-        """Describe the kept runs that other releases trained and these runs do not reuse; empty if there are none.
-
-        Runs of release 0.3 or before count whatever their content is: their keys are not comparable.
-        """
+        """Describe kept runs of other releases with the same content, which are not reused; empty if there are none."""
         wanted, found = {content_hash(run.content) for run in runs}, Counter[str]()
         for path in self.folder.glob(f"workspace/*/{_CONTENT}") if wanted else ():
-            with suppress(OSError, ValueError):  # a damaged file is no run that could be reused
+            with suppress(OSError, ValueError, KeyError):  # such a file is damaged, or of release 0.3
                 content = json.loads(path.read_text(encoding="utf-8"))
-                made = content.pop("releases", None)
-                if made is None or (made != releases() and content_hash(content) in wanted):
-                    found[_text(made) if made else "neuralop-mup 0.3 or before"] += path.with_name(_DOCUMENT).exists()
+                made = content.pop("releases")
+                if made != releases() and content_hash(content) in wanted and path.with_name(_DOCUMENT).exists():
+                    found[_text(made)] += 1
         return "; ".join(
-            f"{counted(count, 'kept run')} of {made} cannot be reused by {_text(releases())}, whose results may differ"
+            f"{counted(count, 'kept run')} of {made} cannot be reused with {_text(releases())}: the results may differ"
             for made, count in found.items()
-            if count
         )
 
     def get(self, run: Run) -> dict[str, Any] | None:
-        """Return the record of a run that needs no training: it would end in the same way, or this command gave it up.
+        """Return the record of a run, or None if the run must be trained.
 
-        Return None for a complete run whose weights are needed, and are missing or damaged.
+        A run must be trained if it failed, unless this command gave it up, and if it should keep its weights but they are
+        missing or damaged.
         """
         record = self.read(run)
         if record is None or (not is_final(record) and run.id not in self._given_up):
@@ -209,9 +196,9 @@ class Records:
         return self._read[run.id]
 
     def write(self, run: Run, record: Mapping[str, Any]) -> None:
-        """Write the record of a run. A kill here leaves the former record or the new one.
+        """Write the record of a run, and remove its checkpoint unless the run failed.
 
-        The checkpoint of a run that would end in the same way is removed: its weights are complete by now.
+        If the process is killed here, the file contains either the former record or the new one.
         """
         place = self.place(run, make=True)
         put(self.folder, place / _DOCUMENT, json.dumps(record, allow_nan=False))

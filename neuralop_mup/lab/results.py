@@ -136,7 +136,7 @@ class Results:
     def _centres(self) -> dict[str | None, dict[str, Any] | None]:
         """Rule → what the base's runs carry under it."""
         groups = {rule: self._points(self.study.base, rule).values() for rule in self.study.rules}
-        return {rule: self.study.carried([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
+        return {rule: self.study.best_params([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
 
     def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
         """The base's point of lowest mean loss, and that loss; (None, inf) when no point completed with every seed."""

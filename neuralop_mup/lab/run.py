@@ -1,26 +1,27 @@
-"""The loop that trains the missing runs of a study until there are none.
+"""Train the missing runs of a study until there are none.
 
-Each result is in the folder before the next run is chosen, so a kill at any time loses at most the runs in progress.
+Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
 import pickle
-from collections import Counter, deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.engines import InlineEngine
 from neuralop_mup.lab.files import save_torch, writing
-from neuralop_mup.lab.outcome import Sent, execute, failed, is_complete, is_final, pickle_digest
-from neuralop_mup.lab.progress import Progress
+from neuralop_mup.lab.outcome import Sent, execute, failed, is_final, pickle_digest
+from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
 
-_LARGE = 1 << 20  # bytes: a larger train function is not sent with each run
+_LARGE = 1 << 20  # bytes: a larger train function is written to a file once, instead of being sent with each run
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -29,29 +30,28 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
     Parameters
     ----------
     study : object
-        ``wanted(records)`` gives the runs (``Run`` of ``neuralop_mup.lab.records``) that may start now and are not done, in
-        the order in which they should. It may have ``name``; ``costs``, the relative cost of a run of each size, and
-        ``left(records)``, how many of each size are left, for the time left; and ``save(records)``, called at the end,
-        however it ends.
+        An object with ``missing_runs(records)``, which returns the runs that may start now, in their order. It may have
+        ``name`` (shown with the progress), ``count_missing(records)`` (the number of all runs that are still missing), and
+        ``save(records)`` (called at the end, also after an error).
     folder : str, Path or Records
-        Keeps the runs; what is there already is not trained again, whichever study asked for it.
+        Folder of the runs. Runs that the folder already contains are not trained again, whichever study needed them.
     engine : object
-        Where runs are executed; it is closed at the end.
+        Where runs are executed (:mod:`neuralop_mup.lab.engines`). It is closed at the end.
     progress : bool, default True
-        Show progress on stderr.
+        Whether to show progress on stderr.
     known : object, optional
-        Further records, which are only read: ``known.get(run)`` gives what a run gave, or None.
+        Further records, read-only: ``known.get(run)`` returns the record of a run, or None.
 
     Returns
     -------
     Records
-        Of the folder; ``get(run)`` gives what a run gave.
+        Records of the folder; ``get(run)`` returns the record of a run.
 
     Raises
     ------
     MupError
-        If the folder is in use, holds a study of an earlier version or cannot be written; if no point of the base
-        completed with every seed while a larger size waits for it.
+        If the folder is in use or cannot be written, or if no point of the base completed with every seed and the study has
+        a target.
 
     Examples
     --------
@@ -66,75 +66,66 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
     [0.0625, 0.0]
     """
     records = folder if isinstance(folder, Records) else Records(folder, known)
-    display = Progress(getattr(study, "name", records.folder.name), getattr(study, "costs", {}), progress)
-    with closing(engine), closing(display), records.held():
-        loop = _Loop(study, records, engine, display)
+    with closing(engine), records.held():
         try:
-            loop.run()
+            missing = list(study.missing_runs(records))
+            count = getattr(study, "count_missing", lambda records: len(missing))(records)
+            name = getattr(study, "name", records.folder.name)
+            with bar_of_runs(name, count, progress) as display:
+                note(display, f"{name}: {counted(count, 'run')}; results in {records.folder}")
+                others = records.of_other_releases(missing)
+                for text in filter(None, [*records.notes, others, getattr(engine, "note", "")]):
+                    note(display, text)
+                _Loop(study, records, engine, display).run()
         finally:
-            for path in records.folder.glob("train-*.pt"):  # from which workers read train functions
-                with suppress(OSError):  # Windows keeps what is mapped
+            for path in records.folder.glob("train-*.pt"):  # workers read train functions from these files
+                with suppress(OSError):  # Windows does not delete a mapped file
                     path.unlink()
             getattr(study, "save", lambda records: None)(records)
-        return records
+    return records
 
 
 class _Loop:
-    """Sends the missing runs of a study to an engine, and keeps the results."""
+    """Send the missing runs of a study to an engine, and keep the results."""
 
-    def __init__(self, study: Any, records: Records, engine: Any, display: Progress) -> None:
+    def __init__(self, study: Any, records: Records, engine: Any, display: tqdm) -> None:
         self.study, self.records, self.engine, self.display = study, records, engine, display
-        self._queue: deque[Run] = deque()
         self._pending: dict[Future, Run] = {}
         self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
         self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
         """Train until no run is missing."""
-        left = self._ask()
-        self.display.note(f"{self.display.name}: {counted(left.total(), 'run')}; results in {self.records.folder}")
-        others = self.records.of_other_releases(self._queue)
-        for note in filter(None, [*self.records.notes, others, getattr(self.engine, "note", "")]):
-            self.display.note(note)
-        while True:
-            while len(self._pending) < (1 if self._lost else self.engine.capacity) and (run := self._next()) is not None:
-                self._submit(run)
-            if not self._pending:
-                break
+        self._submit_missing()
+        while self._pending:
             ended, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
-            self.display.tick()
+            self.display.update(0)
             for future in ended:
                 self._settle(self._pending.pop(future), future)
+            self._submit_missing()
 
-    def _next(self) -> Run | None:
-        """Return a missing run that is not in progress, if there is one."""
-        if not self._queue:
-            self._ask()
-        return self._queue.popleft() if self._queue else None
-
-    def _ask(self) -> Counter:
-        """Queue the missing runs, and return the number of runs of each size that are left."""
-        under_way = {run.id for run in self._pending.values()}
-        wanted = {run.id: run for run in self.study.wanted(self.records) if run.id not in under_way}
-        self._queue.extend(wanted.values())
-        missing = Counter(run.labels.get("size") for run in [*wanted.values(), *self._pending.values()])
-        left = Counter(getattr(self.study, "left", lambda records: missing)(self.records))
-        self.display.left(left)
-        return left
+    def _submit_missing(self) -> None:
+        """Submit as many missing runs as the engine can execute now."""
+        pending = {run.id for run in self._pending.values()}
+        missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
+        lost = self._lost & (missing.keys() | pending)
+        free = (1 if lost else self.engine.capacity) - len(pending)
+        for run in sorted(missing.values(), key=lambda run: run.id not in lost)[: max(0, free)]:
+            self._submit(run)
 
     def _submit(self, run: Run) -> None:
         place, how = self.records.place(run, make=True), {}
         if getattr(run.train, "keeps_files", False):
             how = {"place": str(place.resolve()), "keep": run.keep}
-        self._pending[self.engine.submit(execute, __version__, self._travelling(run.train), run.config, **how)] = run
+        self._pending[self.engine.submit(execute, __version__, self._sendable(run.train), run.config, **how)] = run
 
-    def _travelling(self, train: Any) -> Any:
+    def _sendable(self, train: Any) -> Any:
         """Return a train function, or for a large one a reference to a file of the folder."""
         if isinstance(self.engine, InlineEngine):
             return train
         if id(train) not in self._sent:
             path, sent = self.records.folder.resolve() / f"train-{len(self._sent)}.pt", train
-            # Executors have their own ways to send what pickle cannot.
+            # An executor may send functions that pickle cannot.
             with suppress(pickle.PicklingError, AttributeError, TypeError):
                 with writing(self.records.folder), whole_file(path) as part:
                     save_torch(train, part)
@@ -143,7 +134,7 @@ class _Loop:
         return self._sent[id(train)][1]
 
     def _settle(self, run: Run, future: Future) -> None:
-        """Keep the outcome of a run, or of its process."""
+        """Keep the outcome of a run. If its process ended instead, the outcome is a failure."""
         error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, MupError):
             raise error
@@ -151,20 +142,16 @@ class _Loop:
             outcome = future.result()
         else:
             why = " ".join(str(error).split()) or type(error).__name__
-            outcome = failed(f"{why.rstrip('.')}; it may need more memory than there is, or train may end its process")
-        for note in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
-            self.display.note(note)
+            outcome = failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
+        for text in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
+            note(self.display, text)
         self.records.write(run, outcome)
-        # A run may be lost because of others: their death, or memory that is too small for several. Repeat it alone.
+        # A run may be lost because of other runs: their process died, or the memory is too small for several.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)
-            self._queue.appendleft(run)
-            self.display.note(f"a run was lost ({outcome['error']}); it runs once more, by itself")
+            note(self.display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
             return
+        self._lost.discard(run.id)
         if not is_final(outcome):
             self.records.give_up(run)
-        if not is_complete(outcome):  # its study may not want the other seeds of this point any more: ask it again
-            point = {**run.labels, "seed": None}
-            self._queue = deque(other for other in self._queue if {**other.labels, "seed": None} != point)
-        self._lost &= {other.id for other in self._queue}
-        self.display.finished({**run.labels, **outcome})
+        show_finished(self.display, {**run.labels, **outcome})

@@ -1,12 +1,11 @@
-"""A study: sizes, search space, rules and seeds, and the runs that are missing, given the records so far.
+"""A study: sizes, search space, rules and seeds, and the runs that are still missing, given the records so far.
 
-A *point* is one set of hyperparameters at one size under one rule, with one run per seed.
+A *point* is one set of hyperparameters at one size under one rule. It has one run per seed.
 """
 
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,8 +22,10 @@ from neuralop_mup.lab.records import Records, Run, described, params_key
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
-#: Fields in ``study.json``, beside the sizes: those that results need.
-_KEPT = ("name", "space", "seeds", "rules", "fixed", "between", "notes", "keeps")
+#: Fields in ``study.json`` that results need, in addition to the sizes.
+_SAVED = ("name", "space", "seeds", "rules", "fixed", "interpolate", "notes", "keep_weights")
+#: Names of fields in files of release 0.3.
+_RENAMED = {"between": "interpolate", "keeps": "keep_weights"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,34 +35,32 @@ class Study:
     Attributes
     ----------
     name : str
-        Its name in progress and reports.
+        Name in progress and reports.
     space : mapping of str to sequence
         Hyperparameter → values to try.
     seeds : tuple of int
-        Every point is trained with each of them.
+        Seeds of every point.
     train : callable, optional
-        The train function, as in ``Run`` of ``neuralop_mup.lab.records``. It may have ``content(config)``, which returns
+        Train function, as for ``Run`` of ``neuralop_mup.lab.records``. It may have ``content(config)``, which returns
         everything that the result depends on. Default: its fingerprint and all of ``config``.
     sizes : mapping of str to dict, optional
-        Label → arguments of the model: the base, where hyperparameters are tuned, and the target, which is trained with the
-        best of them. With ``{None: None}``, runs have no ``model``, ``base`` and ``rule``.
+        Label → arguments of the model. The first size is the base, where hyperparameters are tuned. The last one is the
+        target, which is trained with the best of them. With ``{None: None}``, runs have no ``model``, ``base`` and ``rule``.
     rules : tuple of str, default (None,)
-        Rules to compare at the target; the study is about the first one. At the base of a larger size every rule is the
-        standard parametrization bit for bit, so all rules share one set of runs.
+        Rules to compare at the target. Results are those of the first rule. At the base of a larger size all rules share one
+        set of runs, since every rule is the standard parametrization there, bit for bit.
     fixed : mapping, optional
         Settings of every run.
-    under : mapping of str to dict, optional
+    settings_by_rule : mapping of str to dict, optional
         Rule → additional settings of its runs.
-    at : mapping of str to dict, optional
+    settings_by_size : mapping of str to dict, optional
         Label of a size → additional settings of its runs, such as a ``base`` that is not a size of the study.
-    between : bool, default False
+    interpolate : bool, default False
         Whether the best learning rate may lie between grid points, at the minimum of a parabola (:func:`find_optimum`).
     notes : tuple of str, default ()
-        Sentences for the reader of the report.
-    keeps : bool, default False
-        Whether the runs of the target under the first rule keep their weights; with one size, all runs.
-    costs : mapping, optional
-        Relative cost of a run of each size, to estimate the time left.
+        Warnings that the report also shows.
+    keep_weights : bool, default False
+        Whether to keep the weights of the target under the first rule. If there is only one size, all runs keep them.
 
     Examples
     --------
@@ -78,13 +77,12 @@ class Study:
     sizes: Mapping[str | None, Any] = field(default_factory=lambda: {None: None})
     rules: tuple[str | None, ...] = (None,)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    under: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
-    at: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
-    between: bool = False
+    settings_by_rule: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    settings_by_size: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    interpolate: bool = False
     notes: tuple[str, ...] = ()
-    keeps: bool = False
-    costs: Mapping[Any, float] = field(default_factory=dict, compare=False)
-    _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # runs, each once
+    keep_weights: bool = False
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # a cache of runs
 
     @property
     def base(self) -> str | None:
@@ -106,89 +104,84 @@ class Study:
         """Return everything that the result of a run depends on."""
         if hasattr(self.train, "content"):
             return self.train.content(config)
-        if "train" not in self._made:  # once: what it holds may change while runs are trained
+        if "train" not in self._made:  # described once, since its state may change during the runs
             self._made["train"] = described(self.train)
         return {"train": self._made["train"], **config}
 
     def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> list[Run]:
-        """Return the runs of these hyperparameters at a size under a rule; ``keep``: whether to keep their weights."""
+        """Return the runs of a point. ``keep``: whether to keep their weights."""
         rule = self.trained_as(size, rule)
         key = (size, rule, params_key(params), keep)
         if key not in self._made:
             model = {}
             if self.sizes[size] is not None:
                 model = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
-            given = {**self.fixed, **model, **self.under.get(rule, {}), **self.at.get(size, {}), **params}
+            more = {**self.settings_by_rule.get(rule, {}), **self.settings_by_size.get(size, {}), **params}
             labels = {"size": size, "rule": rule, "params": plain(params)}
             self._made[key] = [
                 Run(self.content(config), config, keep, train=self.train, **labels, seed=config["seed"])
-                for config in ({**given, "seed": seed} for seed in self.seeds)
+                for config in ({**self.fixed, **model, **more, "seed": seed} for seed in self.seeds)
             ]
         return self._made[key]
 
     @cached_property
     def tuning(self) -> list[list[Run]]:
         """The points of the base's grid."""
-        keep = self.keeps and self.base == self.target
+        keep = self.keep_weights and self.base == self.target
         found = [self.point(self.base, rule, params, keep) for rule in self.rules for params in points(self.space)]
         return list({id(runs): runs for runs in found}.values())
 
-    def rest(self, centre: Params) -> list[list[Run]]:
-        """Return the points of the target: the base's best hyperparameters, under each rule."""
+    def target_points(self, params: Params) -> list[list[Run]]:
+        """Return the points of the target with these hyperparameters, one per rule."""
         if self.base == self.target:
             return []
-        return [self.point(self.target, rule, centre, self.keeps and rule == self.rules[0]) for rule in self.rules]
+        return [self.point(self.target, rule, params, self.keep_weights and rule == self.rules[0]) for rule in self.rules]
 
     @property
     def example(self) -> Params:
-        """A point that stands for the best one until it is known: it has as many runs, at the same cost."""
+        """The first point of the grid. It stands for the best point before that is known."""
         return {name: values[0] for name, values in self.space.items()}
 
     # Given the records so far
 
-    def ends(self, runs: Sequence[Run], records: Records) -> list[dict[str, Any]] | None:
-        """Return the records of a finished point (every seed ended, or one did not complete), or None."""
-        known, key = getattr(records, "ended", {}), (runs[0].keep, *[run.id for run in runs])
-        if key not in known:
-            found = [record for run in runs if (record := records.get(run)) is not None]
-            if len(found) < len(runs) and all(map(is_complete, found)):
-                return None
-            known[key] = found
-        return known[key]
+    def _finished(self, runs: Sequence[Run], records: Records) -> list[dict[str, Any]] | None:
+        """Return the records of a point, or None unless all seeds ended or one did not complete."""
+        found = [record for run in runs if (record := records.get(run)) is not None]
+        return None if len(found) < len(runs) and all(map(is_complete, found)) else found
 
-    def _found(self, records: Records) -> list[tuple[Params, list[dict[str, Any]]]]:
+    def _finished_base(self, records: Records) -> list[tuple[Params, list[dict[str, Any]]]]:
         """Return the finished points of the base, and their records."""
-        ends = [(runs[0].config, self.ends(runs, records)) for runs in self.tuning]
-        return [({name: config[name] for name in self.space}, own) for config, own in ends if own is not None]
+        points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
+        return [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
 
-    def centre(self, records: Records) -> Params | None:
-        """Return the hyperparameters for the target; None if no point of the base completed with every seed."""
-        return self.carried(self._found(records))
+    def transferred(self, records: Records) -> Params | None:
+        """Return the hyperparameters for the target, or None if no point of the base completed with every seed."""
+        return self.best_params(self._finished_base(records))
 
-    def carried(self, found: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
-        """Return the best point, given points and their records; with ``between``, at the optimum of its learning rate."""
-        best, _ = lowest(found, len(self.seeds))
-        if best is None or not self.between:
+    def best_params(self, points: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
+        """Return the best of these points, given their records. With ``interpolate``, its learning rate is the optimum."""
+        best, _ = lowest(points, len(self.seeds))
+        if best is None or not self.interpolate:
             return best
-        beside = {p["lr"]: ends for p, ends in found if {**p, "lr": 0} == {**best, "lr": 0}}
-        optimum = find_optimum({lr: [r["loss"] for r in ends] for lr, ends in beside.items()})
+        same = {params["lr"]: records for params, records in points if {**params, "lr": 0} == {**best, "lr": 0}}
+        optimum = find_optimum({lr: [r["loss"] for r in records] for lr, records in same.items()})
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
-    def wanted(self, records: Records) -> list[Run]:
-        """Return the missing runs that may start now, in the order in which they should: first the base, then the target.
+    def missing_runs(self, records: Records) -> list[Run]:
+        """Return the missing runs that may start now, in their order: first those of the base, then those of the target.
 
-        The first seed of every point comes first, so that a study that is stopped early has covered its grid once. A point's
-        first seed must complete before its other seeds start. A point stops if one of its seeds does not complete.
+        The first seed of every point comes first, so that an interrupted study has covered its grid once. The other seeds
+        of a point start when its first seed completed. A point ends if one of its seeds does not complete.
 
         Parameters
         ----------
         records : Records
-            The runs that a folder holds.
+            The runs in a folder.
 
         Returns
         -------
         list of Run
-            Empty once the study is finished.
+            Empty if the study is finished.
 
         Raises
         ------
@@ -200,41 +193,38 @@ class Study:
         >>> from neuralop_mup.lab.records import Records
         >>> study = Study(name="lr", space={"lr": [0.25, 0.5]}, seeds=(0, 1))
         >>> with Records("runs").held() as records:
-        ...     [run.config for run in study.wanted(records)]
+        ...     [run.config for run in study.missing_runs(records)]
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
-        open_ones = self._open(self.tuning, records)
-        if open_ones or self.base == self.target:
-            return open_ones
-        centre = self.centre(records)
-        if centre is None:
-            failures = first_failure([end for _, ends in self._found(records) for end in ends])
+        missing = self._startable(self.tuning, records)
+        if missing or self.base == self.target:
+            return missing
+        params = self.transferred(records)
+        if params is None:
+            failures = first_failure([record for _, found in self._finished_base(records) for record in found])
             raise MupError(
                 f"No point of {the(self.base)} completed with every seed, so the target has no hyperparameters.{failures}"
             )
-        return self._open(self.rest(centre), records)
+        return self._startable(self.target_points(params), records)
 
-    def _open(self, wanted: Iterable[list[Run]], records: Records) -> list[Run]:
-        """Return the runs of these points that may start: all seeds of a point once the first one completed."""
-        left = [runs for runs in wanted if self.ends(runs, records) is None]
-        begun = [runs if records.get(runs[0]) is not None else runs[:1] for runs in left]
-        return [
-            run for seed in itertools.zip_longest(*begun) for run in seed if run is not None and records.get(run) is None
-        ]
+    def _startable(self, points: Iterable[list[Run]], records: Records) -> list[Run]:
+        """Return the missing runs of these points, without the other seeds of a point whose first seed has not ended."""
+        unfinished = [runs for runs in points if self._finished(runs, records) is None]
+        started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
+        in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
+        return [run for run in in_order if run is not None and records.get(run) is None]
 
-    def points(self, records: Records, guess: bool = False) -> list[list[Run]]:
-        """Return the points so far, in their order; ``guess``: with an example if the best point is not known yet."""
-        centre = self.centre(records) or (self.example if guess else None)
-        return [*self.tuning, *([] if centre is None else self.rest(centre))]
-
-    def left(self, records: Records) -> Counter:
-        """Return size → number of missing runs, as far as it is known."""
-        wanted = [runs for runs in self.points(records, guess=True) if self.ends(runs, records) is None]
-        return Counter(run.labels["size"] for runs in wanted for run in runs if records.get(run) is None)
+    def count_missing(self, records: Records) -> int:
+        """Return how many runs are missing, including those of the target that cannot start yet."""
+        points = [*self.tuning, *self.target_points(self.transferred(records) or self.example)]
+        unfinished = [runs for runs in points if self._finished(runs, records) is None]
+        return sum(records.get(run) is None for runs in unfinished for run in runs)
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
-        """Return a record for each run that ended, with its labels; points in their order."""
-        runs = itertools.chain.from_iterable(self.points(records))
+        """Return a record for each run that ended, with its labels, in the order of the points."""
+        params = self.transferred(records)
+        points = [*self.tuning, *(self.target_points(params) if params is not None else [])]
+        runs = itertools.chain.from_iterable(points)
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files
@@ -245,7 +235,7 @@ class Study:
         Parameters
         ----------
         records : Records
-            The runs that a folder holds.
+            The runs in a folder.
 
         Raises
         ------
@@ -260,19 +250,19 @@ class Study:
         ...     study.save(records)
         """
         table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows(records))
-        asked = {name: plain(getattr(self, name)) for name in _KEPT}
-        asked |= {"sizes": [[size, plain(arguments)] for size, arguments in self.sizes.items()]}
+        fields = {name: plain(getattr(self, name)) for name in _SAVED}
+        fields |= {"sizes": [[size, plain(arguments)] for size, arguments in self.sizes.items()]}
         put(records.folder, records.folder / "results.jsonl", table)
-        put(records.folder, records.folder / "study.json", json.dumps(asked, indent=2) + "\n")
+        put(records.folder, records.folder / "study.json", json.dumps(fields, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> tuple["Study", list[dict[str, Any]]]:
-        """Load the last study of a folder, and its rows; tuples in params become lists.
+        """Load the last study of a folder, and its rows. Tuples in hyperparameters become lists.
 
         Parameters
         ----------
         folder : str or Path
-            The folder of a sweep, a transfer or :func:`neuralop_mup.tune`.
+            Folder of a sweep, a transfer or :func:`neuralop_mup.tune`.
 
         Returns
         -------
@@ -295,16 +285,17 @@ class Study:
         ({'lr': [0.25, 0.5]}, 2)
         """
         try:
-            asked = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
+            saved = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
             rows = [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text(encoding="utf-8").splitlines()]
-            tuples = {name: tuple(asked[name]) for name in ("seeds", "rules", "notes")}
-            return cls(**{**asked, **tuples, "sizes": dict(asked["sizes"])}), rows
+            fields = {_RENAMED.get(name, name): value for name, value in saved.items()}
+            tuples = {name: tuple(fields[name]) for name in ("seeds", "rules", "notes")}
+            return cls(**{**fields, **tuples, "sizes": dict(fields["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MupError(f"{folder} contains no study ({type(error).__name__}: {error}). Run one there first.") from None
 
 
 def the(size: str | None) -> str:
-    """Return a size as it stands in a sentence: ``the target``, but ``K = 8``."""
+    """Return the name of a size for a sentence: ``the target``, but ``K = 8``."""
     return f"the {size}" if size in ("proxy", "target") else str(size)
 
 
@@ -312,12 +303,12 @@ def the(size: str | None) -> str:
 
 
 def log2_grid(low: float, high: float) -> list[float]:
-    """Grid of factor 2 from ``low`` to ``high``, both ends included.
+    """Return a grid from ``low`` to ``high``, both included. Each value is twice the one before.
 
     Parameters
     ----------
     low, high : float
-        Ends of the grid; ``high`` is ``low`` times a power of two.
+        Ends of the grid. ``high`` must be ``low`` times a power of two.
 
     Returns
     -------
@@ -327,7 +318,7 @@ def log2_grid(low: float, high: float) -> list[float]:
     Raises
     ------
     MupError
-        If an end is not positive and finite, if ``high < low``, or if no whole number of doublings joins them.
+        If an end is not positive and finite, or if ``high`` is not ``low`` times a power of two.
 
     Examples
     --------
@@ -338,86 +329,82 @@ def log2_grid(low: float, high: float) -> list[float]:
     doublings = math.log2(high / low) if 0 < low <= high < math.inf else math.nan
     if not math.isclose(doublings, np.rint(doublings), abs_tol=1e-6):
         raise MupError(
-            f"log2_grid({low!r}, {high!r}): the upper end must be the lower one times a power of two, and both positive and "
-            "finite, such as 2**-12 and 2**-5."
+            f"log2_grid({low!r}, {high!r}): both ends must be positive and finite, and the upper end must be the lower end "
+            "times a power of two, such as 2**-12 and 2**-5."
         )
     n = round(doublings)
     return [float(low * 2**i) for i in range(n)] + [float(high)]
 
 
 def is_number(value: Any) -> bool:
+    """Return whether ``value`` is a plain number and not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def edge_of(value: Any, grid: Any) -> str | None:
-    """ "lowest" or "highest" if a number is the first or last of a grid of at least two numbers, else None."""
+    """Return "lowest" or "highest" if ``value`` is the first or last of a grid of at least two numbers, else None."""
     if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
         return None
     return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
 
 
 def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every point of a grid, the last key moving fastest."""
+    """Return every point of a grid. The last key changes fastest."""
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
 
 
-def checked(
+def checked_fields(
     space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], reserved: Sequence[str]
 ) -> dict[str, Any]:
-    """What every study is asked, by the names of its fields: grids as lists of plain values, seeds as a tuple.
+    """Validate fields of a study, and return them by name, with grids as lists of plain values and seeds as a tuple.
 
     Parameters
     ----------
     space : mapping of str to sequence
-        What to tune.
+        Hyperparameter → values to try.
     fixed : mapping, optional
-        Config entries that are the same in every trial.
+        Config entries that are the same in every run.
     seeds : iterable of int
+        Seeds of every point.
     reserved : sequence of str
-        Config keys that are set by the sweep itself.
+        Config keys that the study itself sets.
 
     Raises
     ------
     MupError
-        For an empty space, a key that is reserved or stands in both, values or seeds that cannot be tried.
+        If the space is empty, a key is reserved or occurs twice, or values or seeds cannot be used.
     """
     fixed = dict(fixed or {})
     if not isinstance(space, Mapping) or not space:
         values = list(space) if isinstance(space, (list, tuple)) else [0.01, 0.02, 0.04]
-        raise MupError(f"The space is {space!r}; give a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
+        raise MupError(f"space={space!r} must be a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
     for key in [*space, *fixed]:
-        if not isinstance(key, str):
-            raise MupError(f"The space has the key {key!r}; keys must be strings, such as 'lr'.")
-        if key in reserved or (key in space and key in fixed):
+        if not isinstance(key, str) or key in reserved or (key in space and key in fixed):
             raise MupError(
-                f"{key!r} may be only in space or only in fixed, and {', '.join(reserved)} in neither: the sweep sets them."
+                f"The key {key!r} cannot be used: keys must be strings, occur in only one of space and fixed, and differ "
+                f"from {', '.join(reserved)}, which the study sets."
             )
     listed = tuple(seeds) if isinstance(seeds, Iterable) else ()
     if not listed or not all(isinstance(s, Integral) for s in listed) or len(set(listed)) != len(listed):
         raise MupError(f"seeds={seeds!r} must be a sequence of distinct integers, such as seeds=(0, 1, 2).")
     space = {key: _grid(key, values) for key, values in space.items()}
-    # NumPy's integers cannot be written down.
-    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}  # JSON cannot contain NumPy's integers
 
 
 def _grid(key: str, values: Any) -> list[Any]:
-    """The values of one hyperparameter as a list; MupError where they cannot be tried."""
+    """Return the values of one hyperparameter as a list. Raise MupError if they cannot be tried."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise MupError(
-            f"The space gives {key!r} as {values!r}, which is no sequence of values; write {key}=[{values!r}] to try one "
-            "value, or move it to fixed."
-        )
+        raise MupError(f"space[{key!r}] is {values!r}, not a sequence of values. Write {key}=[{values!r}] to try one value.")
     values = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 0) == 0 else v for v in values]
-    for value in values:
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            raise MupError(
-                f"The space gives {key!r} the value {value!r}, which cannot be written down: use finite numbers, strings, "
-                "booleans, None, or lists of them, and let the train function look objects up."
-            ) from None
-    # Tables show 1 and 1.0 as one value.
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError):
+        raise MupError(
+            f"space[{key!r}] is {values!r}, which JSON cannot contain. Use finite numbers, strings, booleans, None, or "
+            "lists of them, and let the train function look up objects by name."
+        ) from None
+    # 1 and 1.0 look the same in a table.
     distinct = {value if isinstance(value, (int, float)) else params_key({key: value}) for value in values}
     if not values or len(distinct) < len(values):
-        raise MupError(f"The space gives {key!r} the values {values!r}; list at least one, and none of them twice.")
+        raise MupError(f"space[{key!r}] is {values!r}. List at least one value, and none of them twice.")
     return values

@@ -225,7 +225,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
 def load_target(results: Results, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
     """Read the target of a study; see :func:`load_tuned`."""
     study, folder = results.study, results.folder
-    done = [record for record in results.carried(study.target, study.rules[0]) if study.keeps and is_complete(record)]
+    done = [record for record in results.carried(study.target, study.rules[0]) if study.keep_weights and is_complete(record)]
     if not done:
         raise MupError(
             f"{folder} holds no trained target: of the study that ran last there it did not complete, or was a function's "

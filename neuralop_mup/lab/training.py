@@ -275,7 +275,7 @@ class Training:
             "loss": self.loss,
             "processor": self.processor_given,
             "score": self.score and self.score.given,
-            "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.is_own} or None,
+            "optimizers": {name: choice.make for name, choice in self.optimizers.items() if choice.user_defined} or None,
         }
         given = {name: part for name, part in parts.items() if part is not None}
         printed = {name: part if isinstance(part, str) else fingerprint_or_new(part) for name, part in given.items()}

@@ -1,4 +1,4 @@
-"""The calls: ``train`` and ``tune`` for a model and data, ``sweep`` and ``transfer`` for a train function of the user."""
+"""The public functions: ``train`` and ``tune`` for a model and data, ``sweep`` and ``transfer`` for a train function."""
 
 import shlex
 import sys
@@ -13,7 +13,6 @@ from torch import nn
 from neuralop_mup._version import __version__
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import Diverged, MupError
-from neuralop_mup.lab import wording as say
 from neuralop_mup.lab.accuracy import Accuracy, accuracy
 from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices, make_engine
@@ -24,19 +23,20 @@ from neuralop_mup.lab.report import write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
 from neuralop_mup.lab.score import Predictor
-from neuralop_mup.lab.settings import Settings
-from neuralop_mup.lab.study import Study, checked
+from neuralop_mup.lab.settings import available_device
+from neuralop_mup.lab.study import Study, checked_fields
 from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, function_name, variable_of
+from neuralop_mup.lab.wording import cell, params, size_text
 
 
-def results_of(
-    study: Study, folder: str | Path | Records, *, n_workers: int | None, engine: Any = None, executor: Any = None,
-    progress: bool = True, devices: Sequence[str] = (),
+def train_missing(
+    study: Study, folder: str | Path | Records, *, n_workers: int | None, executor: Any = None, progress: bool = True,
+    devices: Sequence[str] = (),
 ) -> Results:  # fmt: skip
     """Train the missing runs of a study, as described in :func:`sweep`."""
-    made = make_engine(engine, executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
-    records = run(study, folder=folder, engine=made, progress=progress)
+    engine = make_engine(executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
+    records = run(study, folder=folder, engine=engine, progress=progress)
     return Results(study, study.rows(records), records.folder)
 
 
@@ -52,26 +52,38 @@ def transfer_study(
     name: str = "transfer",
     **more: Any,
 ) -> Study:
-    """The study of :func:`transfer`: a space tuned at the proxy and carried to the target. Nothing is trained.
+    """Return the study of :func:`transfer`, without training it.
 
     Parameters
     ----------
-    proxy, target, space, rule, rules, fixed, seeds
-        As for :func:`transfer`.
+    proxy : mapping
+        Model keyword arguments of the small size, where hyperparameters are tuned.
+    target : mapping
+        Model keyword arguments of the large size.
+    space : mapping of str to sequence
+        Hyperparameter → values to try.
+    rule : str, default "operator-norm"
+        Rule that transfers the hyperparameters.
+    rules : sequence of str, optional
+        Further rules to compare. "standard" is always included.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Seeds of every point.
     name : str, default "transfer"
-        Names the study.
+        Name of the study.
     **more
-        Further fields of the study.
+        Further fields of :class:`Study`.
 
     Returns
     -------
     Study
-        With the sizes "proxy" and "target".
+        A study of the sizes "proxy" and "target".
 
     Raises
     ------
     MupError
-        For a space, seeds, sizes or rules that cannot work.
+        If the space, the seeds, the sizes or the rules cannot work.
 
     Examples
     --------
@@ -81,14 +93,14 @@ def transfer_study(
     >>> study.rules, len(study.tuning)
     (('operator-norm', 'standard'), 3)
     """
-    asked = checked(space, fixed, seeds, ("model", "base", "rule", "seed"))
-    for what, size in (("proxy", proxy), ("target", target)):
+    fields = checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed"))
+    for label, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
-            raise MupError(f"{what}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
+            raise MupError(f"{label}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
     if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
         raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
     compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
-    return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **asked, **more)
+    return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **fields, **more)
 
 
 def sweep(
@@ -99,64 +111,63 @@ def sweep(
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
     n_workers: int | None = None,
-    engine: Any = None,
     executor: Any = None,
     progress: bool = True,
 ) -> Results:
-    """Train over a space of hyperparameters, keeping every run in a folder.
+    """Train over a space of hyperparameters, and keep every run in a folder.
 
-    The same call on the same folder resumes: finished runs are not trained again. Interrupted runs are, and so are runs that
-    failed by an exception, a full disk or too little memory. A loss that is not finite, or a MupError, is a result. A folder
-    may contain any number of studies, and you may add values and seeds to one.
+    The same call on the same folder resumes. Finished runs are not trained again. Interrupted runs are, and so are runs that
+    failed by an exception, a full disk or too little memory. A MupError, or a loss that is not finite, counts as a result.
+    A folder may contain any number of studies, and you may add values and seeds to a study.
 
-    A run is reused only if nothing that its key contains has changed: its configuration, the releases (major and minor) of
-    this package and of torch, and ``train``, by its code with the globals, functions and classes that it uses
+    A run is reused if everything in its key is unchanged: its configuration, the releases (major and minor) of this package
+    and of torch, and the code of ``train`` with the globals, functions and classes that it uses
     (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
-    ``train`` reads, what it downloads, and modules that it imports by a name made at run time. If these change, use another
-    folder, or put what identifies them into ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
+    ``train`` reads, downloads, and modules that it imports by a name made at run time. If these change, use another folder,
+    or identify them in ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
 
     Parameters
     ----------
     train : callable
-        ``train(config) -> float`` or a dict with ``"loss"``; lower is better. It is called with
-        ``{**fixed, **point, "seed": seed}``, a copy of it for each run. To run in several processes it must stand at module
-        level of a file.
+        ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
+        ``{**fixed, **point, "seed": seed}``, a copy for each run. To run in several processes, define it at module level of
+        a file.
     space : mapping of str to sequence
-        Every combination is a point, judged by its mean over the seeds; all points with the first seed come first.
+        Hyperparameter → values to try. Each combination is a point. The best point has the lowest mean loss over the seeds.
     folder : str or Path
-        Created if it does not exist; has a folder for each run. ``results.jsonl`` is a table of the last study.
+        Folder of the runs, which is created if necessary. ``results.jsonl`` is a table of the last study.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int, default (0,)
-        Distinct. The others start once the first of a point completed; a point whose seed did not complete stops.
+        Distinct seeds of every point. All points are first trained with the first seed. The other seeds of a point start
+        when its first seed completed. A point ends if one of its seeds does not complete.
     n_workers : int, optional
-        Runs at once; default one per core, at most one per run, and 1 for a function that other processes cannot import
-        (a lambda, or one of a notebook). With 1 the runs are executed in this process, whose thread
-        settings stay as they are; otherwise each has a process of its own with ``cores // n_workers`` threads.
-    engine : object, optional
-        Where runs are executed; see :mod:`neuralop_mup.lab.engines`.
+        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
+        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
+        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
     executor : concurrent.futures.Executor, callable or str, optional
-        Instead of an engine: any executor of processes, a function that makes one (so that it can be replaced when it
-        breaks), or the name of one (``"package.module.name"``). Pass ``n_workers``, the number of workers that it has.
+        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
+        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        :mod:`neuralop_mup.lab.engines` is also accepted.
     progress : bool, default True
-        Show progress on stderr.
+        Whether to show progress on stderr.
 
     Returns
     -------
     Results
-        With ``.best``, ``.best_loss``, ``.points()``, ``.summary()`` and ``.records``.
+        Results with ``.best``, ``.best_loss``, ``.points()``, ``.summary()`` and ``.records``.
 
     Raises
     ------
     MupError
-        If the folder is in use, cannot be written or holds a study of an earlier version; if the space, seeds or workers
-        cannot work. A run that raises or whose loss is not finite is a record, not an error.
+        If the folder is in use or cannot be written, or if the space, the seeds or the workers cannot work. A run that
+        raises an error or has no finite loss is a record, not an error.
 
     Notes
     -----
-    What train returns is kept as JSON: numbers that are not finite become null, objects their text. Tracebacks are in the
-    records, too, and versions, host and date. A train function that holds what cannot be looked into, such as an open
-    file, is trained anew by each call, and a warning says so.
+    The result of ``train`` is kept as JSON: numbers that are not finite become null, and objects become text. Records also
+    contain tracebacks, versions, host and date. If a train function contains something that cannot be inspected, such as an
+    open file, each call trains its runs again, with a warning.
 
     Examples
     --------
@@ -167,8 +178,8 @@ def sweep(
     >>> results.best, results.best_loss
     ({'lr': 0.5}, 1.0)
     """
-    study = Study(name=Path(folder).resolve().name, train=train, **checked(space, fixed, seeds, ("seed",)))
-    return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)
+    study = Study(name=Path(folder).resolve().name, train=train, **checked_fields(space, fixed, seeds, ("seed",)))
+    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 
 
 def transfer(
@@ -183,42 +194,54 @@ def transfer(
     fixed: Mapping[str, Any] | None = None,
     seeds: Iterable[int] = (0,),
     n_workers: int | None = None,
-    engine: Any = None,
     executor: Any = None,
     progress: bool = True,
 ) -> Results:
-    """Tune at a small proxy, train the large target with what was found, beside the naive way (Algorithm 1).
+    """Tune a small proxy, and train the large target with the best hyperparameters (Algorithm 1).
 
-    The target is trained at the proxy's best point under ``rule``, under the other ``rules`` and as neuralop builds it
-    ("standard").
+    The target is trained with them under ``rule``, under the other ``rules``, and as neuralop builds it ("standard").
 
     Parameters
     ----------
     train : callable
-        ``train(config) -> float`` or a dict with ``"loss"``; lower is better. The config is
+        ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
         ``{**fixed, "model": size, "base": proxy, "rule": rule, **point, "seed": seed}``.
-    proxy, target : mapping
-        Model keyword arguments of the two sizes.
+    proxy : mapping
+        Model keyword arguments of the small size.
+    target : mapping
+        Model keyword arguments of the large size.
     space : mapping of str to sequence
-        As for :func:`sweep`.
+        Hyperparameter → values to try at the proxy.
     folder : str or Path
-        Keeps the runs, as for :func:`sweep`. A grid, seeds and rules may grow.
+        Folder of the runs. The same call resumes, and you may add values, seeds and rules (:func:`sweep`).
     rule : str, default "operator-norm"
-        The rule that carries the hyperparameters.
+        Rule that transfers the hyperparameters.
     rules : sequence of str, optional
-        Further rules to compare; "standard" is always one of them, as the naive way.
-    fixed, seeds, n_workers, engine, executor, progress
-        As for :func:`sweep`.
+        Further rules to compare. "standard" is always included.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Distinct seeds of every point.
+    n_workers : int, optional
+        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
+        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
+        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
+        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        :mod:`neuralop_mup.lab.engines` is also accepted.
+    progress : bool, default True
+        Whether to show progress on stderr.
 
     Returns
     -------
     Results
-        With ``.best``, ``.summary()`` and ``.records``.
+        Results with ``.best``, ``.summary()`` and ``.records``.
 
     Raises
     ------
     MupError
-        As for :func:`sweep`; also if no point of the proxy completed with every seed.
+        If an argument cannot work (:func:`sweep`), or if no point of the proxy completed with every seed.
 
     References
     ----------
@@ -235,24 +258,13 @@ def transfer(
     >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
     ({'lr': 0.5}, [1.0, 1.0])
     """
-    study = transfer_study(
-        proxy=proxy,
-        target=target,
-        space=space,
-        rule=rule,
-        rules=rules,
-        fixed=fixed,
-        seeds=seeds,
-        train=train,
-        name=Path(folder).resolve().name,
-    )
+    sizes, tuned = {"proxy": proxy, "target": target}, {"space": space, "fixed": fixed, "seeds": seeds}
+    name = Path(folder).resolve().name
+    study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
     if progress:
-        print(
-            f"Tuned at the proxy, {say.size_text(proxy)}: {say.cell(study.space)}. Carried to the target, "
-            f"{say.size_text(target)}, under {' and '.join(study.rules)}."
-            + (f" In every run: {say.cell(study.fixed)}." if study.fixed else "")
-        )
-    return results_of(study, folder=folder, n_workers=n_workers, engine=engine, executor=executor, progress=progress)
+        print(f"Tuned at the proxy ({size_text(proxy)}): {cell(study.space)}.")
+        print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
+    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 
 
 def train(
@@ -282,42 +294,97 @@ def train(
     soap: Mapping[str, Any] | None = None,
     init_mult: Mapping[str, float] | None = None,
 ) -> Tuned:
-    """Train a model on data under MuSOAP, at the learning rate that follows from the number of steps: nothing is searched.
+    """Train a model on data with MuSOAP. The learning rate follows from the number of steps, and nothing is tuned.
 
-    It is what :func:`neuralop_mup.tune` does with its target, in one run in this process, and the same call resumes there.
+    The training runs in this process. The same call resumes an interrupted training.
 
     Parameters
     ----------
     build : callable
-        ``build(**target)`` returns a fresh model as neuralop (or you) would initialise it.
-    data, folder, read, loss, score, processor, progress
-        As for :func:`neuralop_mup.tune`. A score stands in the report; nothing is chosen by it.
+        ``build(**target)`` returns a new model with its usual initialization.
+    data : path, list, tuple, dict or callable
+        The data, in one of these forms:
+
+        * a file, a folder, a pattern such as ``"runs/*.h5"``, or a list of these
+          (:class:`~neuralop_mup.lab.problems.OwnData`);
+        * arrays ``(x, y)`` or a dict of them, an xarray Dataset or DataArray, which are read and split like a file;
+        * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys: files, loaders, data sets, or arrays
+          ``(x, y)`` of shape ``(n, channels, *grid)`` or ``(n, points)``;
+        * a problem of :mod:`neuralop_mup.lab.problems`;
+        * a function that returns one of these.
+
+        Arrays are tensors or NumPy arrays. Without "val", a part of the training data is used for validation. Test data is
+        never used for selection. Batches are dicts with "x" and "y", or pairs. Data sets of neuralop have a processor.
     target : mapping
-        Arguments of ``build`` for the model that is wanted.
+        Arguments of ``build`` for the model.
+    folder : str or Path
+        Folder of the weights, the data processor and the report. :func:`neuralop_mup.load_tuned` reads it.
     base : mapping, optional
-        Arguments of ``build`` that are other ones at the size at which the learning rate is meant, which is not trained,
-        such as ``{"hidden_channels": 32}``; by default the reference size of :func:`neuralop_mup.parametrize`.
-    rule, optimizer, weight_decay, beta2, schedule, clip_spectral, aux_lr, soap, init_mult
-        As for :func:`neuralop_mup.tune`.
+        Arguments of ``build`` that differ at the base, the size at which the learning rate holds, such as
+        ``{"hidden_channels": 32}``. The base is not trained. Default: the reference size of
+        :func:`neuralop_mup.parametrize`.
+    read : mapping, optional
+        Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``,
+        ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and
+        ``in_memory`` (:class:`~neuralop_mup.lab.problems.OwnData`). The report shows how the data was read.
+    loss : str, callable or dict, optional
+        ``"l2"`` (the default) or ``"h1"``: relative errors. ``"floored-l2"`` or ``"mse"``: a relative error with a floor, or
+        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error. A function
+        ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer. Or a dict of names to functions or
+        to (weight, function). The first loss is the validation error.
+    score : str or callable, optional
+        A further error for the report, which does not affect the training. ``"l2"``, ``"h1"``, ``"vrmse"`` (The Well's) or
+        ``"nrmse"`` (PDEBench's): means over the validation samples.
+        ``"rollout:50"`` is the relative error of fifty steps, each from the prediction before, on trajectories
+        (``read={"time_step": 1}``), as the geometric mean over the steps. A function ``score(model, data)`` gets a model
+        whose inputs and outputs have the units of the data, and ``data``, which yields batches in these units;
+        ``data.states(i)`` is state ``i`` of each trajectory. It returns a number of at least 0, and infinity or NaN mean
+        that the model failed.
+    rule : str, default "operator-norm"
+        μP rule (:func:`neuralop_mup.parametrize`).
+    optimizer : str, class or callable, default "soap"
+        "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of this package or its name, such as "MuSOAP"; or a
+        function ``(model, lr, steps)`` that returns your optimizer for a model in μP, or its import path
+        ``"package.module.function"``.
     lr : float, optional
-        Learning rate at the base. By default that of the formula for the number of steps; under an optimizer that has none,
-        its own default.
+        Learning rate at the base. Default: the formula for the number of steps, or the optimizer's default if it has no
+        formula.
     epochs : int or str, default 50
-        A number, or a time, such as ``"3h"``, ``"90m"`` or ``"1h30m"``: as many epochs as fit in it, by the time of a few
-        steps that are taken first. What they were is kept in the folder.
+        Number of epochs, or a time such as ``"3h"``, ``"90m"`` or ``"1h30m"``. For a time, we measure a few steps and train
+        for the epochs that fit. Their number is kept in the folder.
     batch_size : int, default 20
-        Holds for data that does not come as loaders.
+        Samples in a batch. Loaders have their own.
     seed : int, default 0
-        Of the weights and of the order of the samples.
+        Seed of the weights and of the order of the samples.
+    processor : neuralop DataProcessor, optional
+        Data processor that normalises batches; we use a copy. By default it is fitted to training data from arrays or
+        files, and loaders have none. Without a processor, ``Tuned.predict`` raises an error.
     device : str, default "auto"
-        torch's name of it; ``"auto"``: a GPU, or the CPU.
+        Device of torch. ``"auto"`` is a GPU if there is one, else the CPU.
+    progress : bool, default True
+        Whether to show progress on stderr, and print what was chosen.
+    weight_decay : float, optional
+        Weight decay. Default: that of the optimizer.
+    beta2 : float, optional
+        Second beta of Adam-like optimizers. Default: 0.999.
+    schedule : str, optional
+        "cosine" (the default), "constant", "halve:50" (halved every 50 epochs) or "halve:100,150" (halved after these
+        epochs).
+    clip_spectral : float, optional
+        Largest absolute value of an entry in the gradients of spectral kernels. Default: no limit.
+    aux_lr : float, optional
+        Learning rate of ``soap`` for parameters that are no map between widths. Default: that of the optimizer.
+    soap : mapping, optional
+        Further arguments of :class:`neuralop_mup.MuSOAP`.
+    init_mult : mapping, optional
+        Initialization multipliers by role, relative to neuralop's initialization. Default: ``{"kernel": 0.1}`` with
+        ``soap``, and none with the others.
 
     Returns
     -------
     Tuned
-        With ``.predict``, ``.model``, ``.processor``, ``.split``, ``.results`` and ``.report``: the page, with the errors by
-        sample, by channel and by time, and a figure of samples of the test data. :func:`neuralop_mup.load_tuned` reads it
-        from the folder.
+        The trained model, with ``.predict``, ``.model``, ``.processor``, ``.split``, ``.results`` and ``.report``. The
+        report has errors by sample, by channel and by time, and a figure of test samples.
 
     Raises
     ------
@@ -345,7 +412,7 @@ def train(
         loss=loss,
         score=score,
         processor=processor,
-        alone=True,
+        search=False,
         target=target,
         base=base,
         space=None if lr is None else {"lr": [lr]},
@@ -364,7 +431,7 @@ def train(
         soap=soap,
     )
     decided.study.train.shows = progress
-    return finished(decided, "train", folder, progress, partial(train_here, decided.study, progress))
+    return _train_and_report(decided, "train", folder, progress, partial(_train_one, decided.study, progress))
 
 
 def tune(
@@ -395,96 +462,106 @@ def tune(
     aux_lr: float | None = None,
     soap: Mapping[str, Any] | None = None,
     init_mult: Mapping[str, float] | None = None,
-    engine: Any = None,
     executor: Any = None,
 ) -> Tuned:
-    """Check the learning rate of a model on data at a cheap proxy, and train the large size with it.
+    """Tune the learning rate of a small model, and train the large one with it.
 
-    The proxy is narrower than the target; what was chosen is printed, with its reason.
+    What was chosen is printed with its reason.
 
     Parameters
     ----------
     build : callable
-        ``build(**size)`` returns a fresh model as neuralop (or you) would initialise it. At module level, so that worker
+        ``build(**size)`` returns a new model with its usual initialization. Define it at module level, so that worker
         processes can import it.
     data : path, list, tuple, dict or callable
-        A file, a folder, a pattern such as ``"runs/*.h5"``, or a list of them, joined (see
-        :class:`~neuralop_mup.lab.problems.OwnData`); arrays ``(x, y)`` or by their keys, or an xarray Dataset or DataArray,
-        which are read, split and cast to float32 as a file is; ``(train, val)`` or ``(train, val, test)``, or a dict with
-        these names, of
-        files, loaders, data sets or ``(x, y)`` arrays of shape ``(n, channels, *grid)``, or ``(n, points)``; a problem of
-        :mod:`neuralop_mup.lab.problems`; or a function that returns one of these, called in each process. Arrays are tensors
-        or numpy's, those of splits with channels cast to the model's precision. Without "val" a part of the training data is
-        taken, and what is called test never chooses.
-        Batches are dicts with "x" and "y", or pairs; neuralop's data sets bring their processor.
+        The data, in one of these forms:
+
+        * a file, a folder, a pattern such as ``"runs/*.h5"``, or a list of these
+          (:class:`~neuralop_mup.lab.problems.OwnData`);
+        * arrays ``(x, y)`` or a dict of them, an xarray Dataset or DataArray, which are read and split like a file;
+        * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys: files, loaders, data sets, or arrays
+          ``(x, y)`` of shape ``(n, channels, *grid)`` or ``(n, points)``;
+        * a problem of :mod:`neuralop_mup.lab.problems`;
+        * a function that returns one of these.
+
+        Arrays are tensors or NumPy arrays. Without "val", a part of the training data is used for validation. Test data is
+        never used for selection. Batches are dicts with "x" and "y", or pairs. Data sets of neuralop have a processor.
     target : mapping
-        Arguments of ``build`` for the large size, the one that is wanted.
+        Arguments of ``build`` for the large model.
     folder : str or Path
-        Keeps every run by its content, the target's weights and normalisation, and the report; the same call resumes there,
-        and :func:`load_tuned` reads the target. Another call in the same folder shares the runs that are the same.
+        Folder of the runs, the target's weights, the data processor and the report. The same call resumes there, and
+        :func:`load_tuned` reads the target. Calls with the same folder share equal runs.
     base : mapping, optional
-        Arguments of ``build`` that are other ones at the proxy; without them a quarter of the target's width (16 at least)
-        and, where ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
+        Arguments of ``build`` that differ at the small size, the proxy. Default: a quarter of the target's width (at least
+        16), and as many modes as contain 99.9 % of the targets' energy.
     read : mapping, optional
-        How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``,
-        ``rollout``, ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``,
-        ``nan``, ``in_memory``, as in
-        :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands in the report.
+        Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``, ``split``,
+        ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and ``in_memory``
+        (:class:`~neuralop_mup.lab.problems.OwnData`). The report shows how the data was read.
     loss : str, callable or dict, optional
         ``"l2"`` (the default) or ``"h1"``: relative errors. ``"floored-l2"`` or ``"mse"``: a relative error with a floor, or
-        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error.
-        ``loss(y_pred, y, **batch)``, summed over the batch (a mean raises an error), as neuralop's Trainer takes it. Or a
-        dict of names to such functions or to (weight, function). The first one chooses, unless there is a score.
+        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error. A function
+        ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer. Or a dict of names to functions or
+        to (weight, function). The first loss is the validation error.
     score : str or callable, optional
-        The error that chooses instead of the validation error; lower is better. ``"l2"``, ``"h1"``, ``"vrmse"`` (The Well's)
-        or ``"nrmse"`` (PDEBench's): means over the validation samples. ``"rollout:50"``: the relative error of fifty steps,
-        each from the prediction before, on trajectories (``read={"time_step": 1}``), the geometric mean over the steps.
-        ``score(model, data)``: a number of at least 0. ``model(x)`` predicts in the units of the data, ``data`` gives
-        batches, and ``data.states(i)`` is state ``i`` of each trajectory. A model with infinity or NaN loses.
+        Error that selects hyperparameters instead of the validation error. ``"l2"``, ``"h1"``, ``"vrmse"`` (The Well's) or
+        ``"nrmse"`` (PDEBench's): means over the validation samples.
+        ``"rollout:50"`` is the relative error of fifty steps, each from the prediction before, on trajectories
+        (``read={"time_step": 1}``), as the geometric mean over the steps. A function ``score(model, data)`` gets a model
+        whose inputs and outputs have the units of the data, and ``data``, which yields batches in these units;
+        ``data.states(i)`` is state ``i`` of each trajectory. It returns a number of at least 0, and infinity or NaN mean
+        that the model failed.
     space : mapping, optional
-        What is searched: ``lr``, and for example ``lr_mult.spectral``. Without it these are five learning rates in factors
-        of 2 around what the law gives for the proxy's steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 under an
-        optimizer that has no law, and between them a parabola.
+        Hyperparameter → values to try: ``lr``, and for example ``lr_mult.spectral``. Default: five learning rates in factors
+        of 2 around the formula for the number of steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 for an optimizer
+        without a formula. By default, a parabola interpolates between them.
     rule : str, default "operator-norm"
-        The μP rule; see :func:`neuralop_mup.parametrize`.
+        μP rule (:func:`neuralop_mup.parametrize`).
     compare : sequence of str, default ()
-        Rules under which the target is trained besides; ``()`` for none.
+        Further rules under which the target is trained.
     optimizer : str, class or callable, default "soap"
-        "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; the names of the classes, such as "MuSOAP", and the
-        classes themselves mean the same. Or your own: a function ``(model, lr, steps)`` that makes it for a model in μP, a
-        class with such a ``from_plan``, or where it is found, ``"package.module.function"``.
-    epochs, batch_size : int, default 50, 20
-        Of the target. ``batch_size`` holds for data that does not come as loaders.
+        "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of this package or its name, such as "MuSOAP"; or a
+        function ``(model, lr, steps)`` that returns your optimizer for a model in μP, or its import path
+        ``"package.module.function"``.
+    epochs : int, default 50
+        Number of epochs.
+    batch_size : int, default 20
+        Samples in a batch. Loaders have their own.
     seeds : iterable of int, default (0,)
-        With each the proxy and the target are trained.
+        Seeds for the proxy and for the target.
     processor : neuralop DataProcessor, optional
-        Normalises batches, as a copy; by default fitted to the training data where that is arrays or a file, and none for
-        loaders.
-        With it ``Tuned.predict`` works in the units of the data; without it that is refused.
+        Data processor that normalises batches; we use a copy. By default it is fitted to training data from arrays or
+        files, and loaders have none. Without a processor, ``Tuned.predict`` raises an error.
     device : str, default "auto"
-        torch's name of it; ``"auto"``: each run a GPU of its own, or the CPU.
+        Device of torch. With ``"auto"``, each run has its own GPU if there are any, else the CPU.
     n_workers : int, optional
-        Runs at once, each in a process of its own; default one per GPU, or one per core.
+        Number of runs at the same time, each in its own process. Default: one per GPU, or one per core.
     progress : bool, default True
-        Show progress on stderr, and print what was chosen.
-    weight_decay, beta2, aux_lr : float, optional
-        Of the optimizer, by default its own.
+        Whether to show progress on stderr, and print what was chosen.
+    weight_decay : float, optional
+        Weight decay. Default: that of the optimizer.
+    beta2 : float, optional
+        Second beta of Adam-like optimizers. Default: 0.999.
     schedule : str, optional
-        "cosine" (the default), "constant", "halve:50" (every 50 epochs) or "halve:100,150" (after these epochs).
+        "cosine" (the default), "constant", "halve:50" (halved every 50 epochs) or "halve:100,150" (halved after these
+        epochs).
     clip_spectral : float, optional
-        Bound of each entry of the spectral kernels' gradients.
+        Largest absolute value of an entry in the gradients of spectral kernels. Default: no limit.
+    aux_lr : float, optional
+        Learning rate of ``soap`` for parameters that are no map between widths. Default: that of the optimizer.
     soap : mapping, optional
-        Further arguments of ``soap``.
+        Further arguments of :class:`neuralop_mup.MuSOAP`.
     init_mult : mapping, optional
-        How large parameters start in μP, by role, as multiples of neuralop's own; by default ``{"kernel": 0.1}`` with
-        ``soap``, and nothing with the others.
-    engine, executor : optional
-        As in :func:`neuralop_mup.sweep`.
+        Initialization multipliers by role, relative to neuralop's initialization. Default: ``{"kernel": 0.1}`` with
+        ``soap``, and none with the others.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Executor of processes, a function that returns one, or the import path of either (:func:`neuralop_mup.sweep`).
 
     Returns
     -------
     Tuned
-        With ``.lr``, ``.params``, ``.predict``, ``.model``, ``.processor``, ``.split``, ``.results`` and ``.report``.
+        The trained target, with ``.lr``, ``.params``, ``.predict``, ``.model``, ``.processor``, ``.split``, ``.results`` and
+        ``.report``.
 
     Raises
     ------
@@ -531,43 +608,45 @@ def tune(
         aux_lr=aux_lr,
         soap=soap,
     )
-    how = {"engine": engine, "executor": executor, "n_workers": n_workers, "progress": progress}
-    missing = partial(results_of, decided.study, devices=cuda_devices(device), **how)
-    return finished(decided, "tune", folder, progress, missing)
+    how = {"executor": executor, "n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
+    return _train_and_report(decided, "tune", folder, progress, partial(train_missing, decided.study, **how))
 
 
-def train_here(study: Study, progress: bool, records: Records) -> Results:
-    """Train the only run of a study in this process, unless it is kept."""
+def _train_one(study: Study, progress: bool, records: Records) -> Results:
+    """Train the only run of a study in this process, unless its record can be reused."""
     (run,) = study.tuning[0]
-
-    def show(*notes: str) -> None:
-        for note in filter(None, notes if progress else ()):
-            print(note, file=sys.stderr)
-
     if records.get(run) is None:
-        show(*records.notes, records.of_other_releases([run]))
+        _print_notes(progress, *records.notes, records.of_other_releases([run]))
         how = {"place": str(records.place(run, make=True).resolve()), "keep": run.keep}
         outcome = execute(__version__, run.train, run.config, **how)
         records.write(run, outcome)
-        show(*outcome["metrics"].get("notes", ()))
+        _print_notes(progress, *outcome["metrics"].get("notes", ()))
     study.save(records)
     return Results(study, study.rows(records), records.folder)
 
 
-def finished(
-    decided: Decided, name: str, folder: str | Path, progress: bool, train_missing: Callable[[Records], Results]
+def _print_notes(enabled: bool, *notes: str) -> None:
+    for note in filter(None, notes if enabled else ()):
+        print(note, file=sys.stderr)
+
+
+def _train_and_report(
+    decided: Decided, function: str, folder: str | Path, progress: bool, train: Callable[[Records], Results]
 ) -> Tuned:
-    """Train the missing runs, and write the target and the page.
+    """Train the missing runs, read the target, and write the report.
 
     Parameters
     ----------
     decided : Decided
-    name : str
-        Of the function that was called.
-    folder, progress
-        As for :func:`tune`.
-    train_missing : callable
-        ``train_missing(records)`` trains the runs that the folder does not have.
+        What to train.
+    function : str
+        Name of the function that the user called.
+    folder : str or Path
+        Folder of the runs.
+    progress : bool
+        Whether to print what was chosen.
+    train : callable
+        ``train(records)`` trains the missing runs.
 
     Raises
     ------
@@ -578,10 +657,9 @@ def finished(
         print(decided)
     for note in decided.study.notes:
         warnings.warn(note, stacklevel=3)
-    folder = Path(folder)
-    check_room(folder, decided.n_bytes)
-    with Records(folder).held() as records:  # until the target is read: another command may not train in between
-        tuned, found = _written(decided, name, train_missing(records))
+    check_room(Path(folder), decided.n_bytes)
+    with Records(folder).held() as records:  # no other command may train in the folder before the target is read
+        tuned, found = _report(decided, function, train(records))
     if progress:
         print(found.comparison)
     for finding in found.findings:
@@ -589,32 +667,29 @@ def finished(
     return tuned
 
 
-def _written(decided: Decided, name: str, results: Results) -> tuple[Tuned, Accuracy]:
-    """Read the target, measure it, and write the page."""
-    study, folder = results.study, results.folder
-    training = study.train
-    called, is_of_command = function_name(training.build), isinstance(training.build, FNOs)
+def _report(decided: Decided, function: str, results: Results) -> tuple[Tuned, Accuracy]:
+    """Read the target, measure it, and write the report, also if no run of the target completed."""
+    study, folder, training = decided.study, str(results.folder), decided.study.train
+    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))  # "": the command's FNO
+    again = f"neuralop_mup.{function}({build}, …, folder={folder!r})"
     page = {
-        "command": f"neuralop-mup {name} … --folder {shlex.quote(str(folder))}"
-        if is_of_command
-        else f"neuralop_mup.{name}({variable_of(called)}, …, folder={str(folder)!r})",
+        "command": again if build else f"neuralop-mup {function} … --folder {shlex.quote(folder)}",
         "title": decided.title,
         "settings": decided.settings,
     }
     runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)
-        raise Diverged(f"No run of the target completed with {say.params(runs[0]['params'])}: {runs[0]['error']}")
+        raise Diverged(f"No run of the target completed with {params(runs[0]['params'])}: {runs[0]['error']}")
     tuned = load_target(results, training.build, training.processor_given)
-    given = "" if is_of_command else f", {variable_of(called)}"
-    page["use"] = (
-        f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({str(folder)!r}{given})\nprediction = tuned.predict(x)"
-    )
+    load = f"nm.load_tuned({folder!r}{', ' if build else ''}{build})"
+    page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = tuned.predict(x)"
     found = Accuracy()
     if training.x_shape is not None:
-        there = tuned.model.to(Settings.of({"device": study.fixed["device"]}).device)
-        with writing(folder):
-            found = accuracy(Predictor(there, tuned.processor), training.data, tuned.split, folder / "samples.png")
-        tuned.model.to("cpu")
+        model = tuned.model.to(available_device(study.fixed["device"]))
+        with writing(results.folder):
+            figure = results.folder / "samples.png"
+            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, figure)
+        model.to("cpu")
     write_report(results, **page, errors=found.page, findings=found.findings)
     return tuned, found

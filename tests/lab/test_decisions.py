@@ -39,11 +39,11 @@ def test_the_base_of_a_target():
 
 def test_learning_rates_follow_from_the_steps(tmp_path):
     """0.03 √(1000/250) = 0.06; none is above 1."""
-    assert OPTIMIZERS["soap"].lrs(250) == pytest.approx([0.015, 0.03, 0.06, 0.12, 0.24])
-    assert max(OPTIMIZERS["soap"].lrs(2)) <= 1
-    assert OPTIMIZERS["adam"].lrs(250)[0] == 1e-3
+    assert OPTIMIZERS["soap"].search_lrs(250) == pytest.approx([0.015, 0.03, 0.06, 0.12, 0.24])
+    assert max(OPTIMIZERS["soap"].search_lrs(2)) <= 1
+    assert OPTIMIZERS["adam"].search_lrs(250)[0] == 1e-3
     study = planned(tmp_path, space={"weight_decay": [0, 1e-3]}).study
-    assert study.space["lr"] == OPTIMIZERS["soap"].lrs(400)
+    assert study.space["lr"] == OPTIMIZERS["soap"].search_lrs(400)
 
 
 def test_what_only_the_user_can_give(tmp_path):

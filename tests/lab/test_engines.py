@@ -33,7 +33,7 @@ def test_runs_in_processes_give_the_same_losses_and_survive_kills(tmp_path, fixe
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6), raising=False)
     before, hows = state(), ["never", "once", "once while sending", "always"]
     arguments = {"seeds": (0, 1), "fixed": fixed}
-    found = quiet_sweep(killed, tmp_path / "s", {"how": hows}, engine=LocalEngine(3, ["0", "5"]), **arguments)
+    found = quiet_sweep(killed, tmp_path / "s", {"how": hows}, executor=LocalEngine(3, ["0", "5"]), **arguments)
     assert state() == before
     attempts = {(how, seed): 1 if how == "never" else 2 for how in hows[:3] for seed in (0, 1)}
     assert executions(fixed) == {**attempts, ("always", 0): 2}
@@ -53,18 +53,18 @@ def test_cuda_devices_of_this_process(monkeypatch):
     assert cuda_devices() == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 7")
     assert cuda_devices() == ["3", "7"]
-    assert make_engine(None, None, train, 9, None, cuda_devices()).capacity == 2
+    assert make_engine(None, train, 9, None, cuda_devices()).capacity == 2
 
 
 def test_cores_and_processes_on_other_systems(tmp_path, monkeypatch):
     """macOS and Windows have neither sched_getaffinity, getuid nor SC_AVPHYS_PAGES, and forking is not safe there."""
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
-    assert make_engine(None, None, train, 100).capacity == 2
+    assert make_engine(None, train, 100).capacity == 2
     monkeypatch.setattr(engines.sys, "platform", "darwin")
     for name in ("getuid", "sysconf", "sched_getaffinity"):
         monkeypatch.delattr(os, name)
-    engine = make_engine(None, None, train, 100)
+    engine = make_engine(None, train, 100)
     assert (engine.capacity, engine._context.get_start_method()) == (64, "spawn")
     get_problem("burgers", n_train=2, n_val=1, n_test=1, grid=16, viscosity=0.1).load(tmp_path / "cache")
 
@@ -87,7 +87,7 @@ def test_runs_stay_in_this_process_when_the_function_cannot_be_sent(file, reason
     if file is not None:
         monkeypatch.setitem(sys.modules, "__main__", main_module(file))
         function = sys.modules["__main__"].train
-    assert reason in make_engine(None, None, function, 9).note
+    assert reason in make_engine(None, function, 9).note
     with refused("n_workers=1"):
         quiet_sweep(function, tmp_path / "s", n_workers=2)
     assert not (tmp_path / "s").exists()
@@ -142,7 +142,7 @@ def scaled_sum(config, values):
 def test_large_arrays_are_not_sent_with_each_run(tmp_path):
     engine = Pickling()
     function = functools.partial(scaled_sum, values=torch.ones(1 << 19))
-    found = quiet_sweep(function, tmp_path, {"lr": [1, 2]}, engine=engine)
+    found = quiet_sweep(function, tmp_path, {"lr": [1, 2]}, executor=engine)
     assert [r["loss"] for r in found.records] == [2**19, 2**20]
     assert [size < 1e6 for size in engine.sizes] == [True, True]
     assert not list(tmp_path.glob("*.pt"))
@@ -160,7 +160,7 @@ class Counts:
 
 @pytest.mark.parametrize("engine", [InlineEngine, Pickling])
 def test_the_state_of_a_train_function_does_not_reach_the_next_run(engine, tmp_path):
-    found = quiet_sweep(Counts(), tmp_path, engine=engine())
+    found = quiet_sweep(Counts(), tmp_path, executor=engine())
     assert {r["loss"] for r in found.records} == {1.0}
 
 

@@ -99,7 +99,7 @@ def test_a_worker_loads_only_what_this_command_wrote(malicious, tmp_path, monkey
     folder.mkdir()
     torch.save(malicious, folder / "train-0.pt")
     large = functools.partial(first, values=torch.ones(1 << 19))
-    assert quiet_sweep(large, folder, {"lr": [1.0]}, engine=LocalEngine(1)).best_loss == 1.0
+    assert quiet_sweep(large, folder, {"lr": [1.0]}, executor=LocalEngine(1)).best_loss == 1.0
 
 
 # neuralop's checkpoints

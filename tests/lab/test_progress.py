@@ -2,21 +2,17 @@
 
 import io
 import sys
-from collections import Counter
 
-from neuralop_mup.lab.progress import Progress
+from neuralop_mup.lab.progress import bar_of_runs, show_finished
 
 
 def test_progress_of_a_study_on_a_terminal(monkeypatch):
-    """A proxy costs 1 and a target 10: two proxies and a target cost 12, and two proxies are 17 % of them."""
+    """Two of three runs have ended, and one of them failed."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = Progress("sweep", {"proxy": 1.0, "target": 10.0}, enabled=True)
-    progress.left(Counter({"proxy": 2, "target": 1}))
     record = {"size": "proxy", "rule": "", "seed": 0, "params": {"lr": 0.4}, "outcome": "failed", "error": "MemoryError"}
-    progress.finished(record)
-    progress.finished({**record, "params": {"lr": 0.2}, "outcome": "complete", "loss": 0.25})
-    progress.tick()
-    progress.close()
+    with bar_of_runs("sweep", 3, enabled=True) as display:
+        show_finished(display, record)
+        show_finished(display, {**record, "params": {"lr": 0.2}, "outcome": "complete", "loss": 0.25})
     shown = sys.stderr.getvalue()
-    assert [text for text in ("lr 0.4", "MemoryError", "sweep:  17%|", "lr 0.2", "0.25") if text not in shown] == []
+    assert [text for text in ("lr 0.4", "MemoryError", "sweep:  67%|", "2/3", "lr 0.2", "0.25") if text not in shown] == []

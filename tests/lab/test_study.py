@@ -49,7 +49,7 @@ def labels(runs):
 def train(study, records, loss, most=10**6):
     """Train one run after another until no more are wanted. Return them in order."""
     done = []
-    while len(done) < most and (runs := study.wanted(records)):
+    while len(done) < most and (runs := study.missing_runs(records)):
         records.write(runs[0], record(loss(runs[0].config)))
         done.append(runs[0])
     return done
@@ -57,25 +57,25 @@ def train(study, records, loss, most=10**6):
 
 def test_the_base_comes_first_seed_by_seed_and_then_the_target_with_its_best():
     """Losses |lr − 2| + size: the best at the base is 2, which is transferred. Only the run under its rule keeps weights."""
-    study, records = transfer(keeps=True), Memory()
-    assert labels(study.wanted(records)) == [("proxy", "operator-norm", lr, 0) for lr in LRS]
+    study, records = transfer(keep_weights=True), Memory()
+    assert labels(study.missing_runs(records)) == [("proxy", "operator-norm", lr, 0) for lr in LRS]
     done = train(study, records, lambda config: abs(config["lr"] - 2) + config["model"]["w"])
     assert labels(done[:6]) == [("proxy", "operator-norm", lr, s) for s in (0, 1) for lr in LRS]
     assert labels(done[6:]) == [("target", rule, 2.0, s) for s in (0, 1) for rule in ("operator-norm", "standard")]
     assert labels([run for run in done if run.keep]) == [("target", "operator-norm", 2.0, s) for s in (0, 1)]
-    assert not study.left(records).total()
+    assert not study.count_missing(records)
 
 
 def test_the_second_seed_of_a_point_waits_for_its_first_only():
     study, records = transfer(), Memory()
-    records.write(study.wanted(records)[1], record(1.0))
+    records.write(study.missing_runs(records)[1], record(1.0))
     expected = [("proxy", "operator-norm", lr, s) for lr, s in ((1.0, 0), (4.0, 0), (2.0, 1))]
-    assert labels(study.wanted(records)) == expected
+    assert labels(study.missing_runs(records)) == expected
 
 
 def test_configurations_of_a_transfer():
     study = transfer(space={"lr": [0.5]}, fixed={"epochs": 2}, seeds=(7,), rules=("operator-norm", "none"))
-    study = replace(study, under={"none": {"clip": 1}})
+    study = replace(study, settings_by_rule={"none": {"clip": 1}})
     base = {"epochs": 2, "base": {"w": 1}, "lr": 0.5, "seed": 7}
     assert [run.config for run in train(study, Memory(), lambda config: 1.0)] == [
         {**base, "model": {"w": 1}, "rule": "operator-norm"},

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from neuralop_mup.lab import Results, log2_grid, transfer
-from neuralop_mup.lab.engines import InlineEngine
 from neuralop_mup.lab.records import _DOCUMENT
 from support.engine_runs import LRS, bowl, ends, executions, quiet_sweep, train
 from support.errors import refused
@@ -32,9 +31,8 @@ TRANSFER = {"proxy": {"width": 8}, "target": {"width": 64}, "space": {"lr": GRID
         ({"lr": [1]}, {"fixed": {"lr": 2}}, "lr space fixed"),
         ({"lr": [1]}, {"seeds": 3}, "seeds=3 seeds=(0,1,2)"),
         ({"lr": [1]}, {"n_workers": 0}, "n_workers"),
-        ({"lr": [1]}, {"engine": "ray"}, "'ray' executor=RayExecutor()"),
+        ({"lr": [1]}, {"executor": "ray"}, "'ray' executor=RayExecutor()"),
         ({"lr": [1]}, {"executor": "no.such.module"}, "executor='no.such.module'"),
-        ({"lr": [1]}, {"engine": InlineEngine(), "executor": lambda: None}, "engine executor"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, space, arguments, names):

@@ -381,11 +381,7 @@ def own_adam(model, lr, steps):
     return nm.MuAdam(model, lr=lr * 8 / steps)
 
 
-class OwnAdam:
-    from_plan = staticmethod(own_adam)
-
-
-@pytest.mark.parametrize(("optimizer", "workers"), [(own_adam, 2), (OwnAdam, 1), (f"{__name__}.own_adam", 1)])
+@pytest.mark.parametrize(("optimizer", "workers"), [(own_adam, 2), (f"{__name__}.own_adam", 1)])
 def test_an_optimizer_from_outside(tmp_path, optimizer, workers):
     """For four steps it doubles the learning rate."""
     own = quick_tune(tmp_path / "a", loaders, optimizer=optimizer, space={"lr": [0.005]}, n_workers=workers)

@@ -66,7 +66,7 @@ def run_ids(data: Any, **more: Any) -> set[str]:
     """The keys of the runs that :func:`quick_tune` would train. Nothing is trained."""
     settings = {**SETTINGS, "seeds": (0,), "rules": ("operator-norm",), "optimizer": "soap", "device": "cpu", **more}
     study = decide(settings.pop("build"), data, "unused", **settings).study
-    return {run.id for point in [*study.tuning, *study.rest(study.example)] for run in point}
+    return {run.id for point in [*study.tuning, *study.target_points(study.example)] for run in point}
 
 
 @pytest.fixture(autouse=True, scope="module")
