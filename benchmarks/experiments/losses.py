@@ -33,6 +33,15 @@ LOSSES = {"l2": "relative", "floored-l2": "relative with a floor", "mse": "squar
 #: Problems that choose the default, and those that confirm it, fixed before the first run.
 CHOOSE = ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "burgers", "darcy")
 CONFIRM = ("diff_kdv 1D", "diff_fisher 1D", "phy_adv_diff 1D", "korteweg-de-vries", "gray-scott")
+#: What pages quote ratios of.
+GROUPS = {
+    "decaying, chosen": ("norm_four 1D", "phy_diff 1D"),
+    "decaying, held-out": ("phy_adv_diff 1D",),
+    "trajectories, chosen": ("diff_burgers 1D",),
+    "trajectories, held-out": ("diff_kdv 1D", "diff_fisher 1D"),
+    "maps, chosen": ("burgers", "darcy"),
+    "maps, held-out": ("korteweg-de-vries", "gray-scott"),
+}
 _FIELDS = {
     **{name: replace(own, steps=2500) for name, own in {**SCENARIOS, **FURTHER}.items()},
     **SUITE,
@@ -100,21 +109,13 @@ class Losses:
         means = self.means(records)
         rows = [[named(name), *(_cell(self.errors(records, name, loss)) for loss in LOSSES)] for name in means]
         said = {"table": "\n".join(table(["problem", *LOSSES.values()], rows))}
-        groups = {
-            "decaying, chosen on": ("norm_four 1D", "phy_diff 1D"),
-            "decaying, held out": ("phy_adv_diff 1D",),
-            "other trajectories, chosen on": ("diff_burgers 1D",),
-            "other trajectories, held out": ("diff_kdv 1D", "diff_fisher 1D"),
-            "maps, chosen on": ("burgers", "darcy"),
-            "maps, held out": ("korteweg-de-vries", "gray-scott"),
-        }
         others, ratios = [loss for loss in LOSSES if loss != "l2"], []
-        for group, names in groups.items():
+        for group, names in GROUPS.items():
             own = [means[name] for name in names if name in means]
             if own and all(math.isfinite(e) for mean in own for e in mean.values()):
                 over = {loss: f"{geometric_mean(mean[loss] / mean['l2'] for mean in own):.2f}" for loss in others}
                 ratios.append([group, str(len(own)), *over.values()])
-                said |= {f"{group}, {loss}": value for loss, value in over.items()}
+                said |= {f"{group.replace(', ', '.').replace(' ', '-')}.{loss}": value for loss, value in over.items()}
         said["ratios"] = "\n".join(table(["problems", "number", *(LOSSES[loss] for loss in others)], ratios))
         return said if rows else {}
 
