@@ -11,7 +11,8 @@ errors.
 # Data
 # ----
 # The inputs are initial states of Burgers' equation on 64 points. The outputs are the states at a later time. To use
-# your own data, replace these tensors of shape ``(samples, channels, points)``.
+# your own data, replace these tensors of shape ``(samples, channels, points)``. We divide the fields by their
+# standard deviation. If the mean of your inputs is not zero, subtract it first.
 import matplotlib.pyplot as plt
 import torch
 from neuralop.losses import LpLoss
@@ -77,7 +78,7 @@ figure, ax = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for (name, errors), color, line in zip(runs.items(), colors, lines, strict=True):
     ax.semilogy(epochs, errors.median(dim=0).values, line, color=color, markevery=5, label=name)
     ax.fill_between(epochs, errors.amin(dim=0), errors.amax(dim=0), color=color, alpha=0.2, linewidth=0)
-ax.set(xlabel="epoch", ylabel="relative test error", ylim=(None, 2))
+ax.set(xlabel="epoch", ylabel="relative test error", xticks=[1, 5, 10, 15, 20], ylim=(None, 2))
 ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False, loc="lower left")
 figure.suptitle("Untuned MuSOAP has a lower error than Adam at three rates")
@@ -94,9 +95,9 @@ print("\n".join(str(nm.summary(model)).splitlines()[:8]))
 # %%
 # Results
 # -------
-# The error of ``MuSOAP`` is about half of the error of Adam at the best of its three rates, and no learning rate was
-# tuned. At the highest rate, Adam fails with one of the three seeds. :doc:`/evidence/optimizers` compares the
-# optimizers on more problems.
+# The error of ``MuSOAP`` is about 40 % lower than that of Adam at the best of its three rates, and no learning rate
+# was tuned. At the highest rate, the error of Adam is several times its lowest. :doc:`/evidence/optimizers` compares
+# the optimizers on more problems.
 #
 # Next, :doc:`plot_own_data` trains on a file, and :doc:`plot_width_transfer` shows why the best learning rate of a
 # narrow model fails on a wide one.

@@ -98,6 +98,7 @@ for ax, (name, field) in zip(axes, fields.items(), strict=True):
     ax.set(title=name, xticks=[], yticks=[])
     figure.colorbar(image, ax=ax, location="bottom")
 figure.suptitle("The prediction of a new sample is close to the truth")
+# sphinx_gallery_thumbnail_number = 2
 plt.show()
 
 # %%

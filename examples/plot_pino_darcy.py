@@ -2,9 +2,9 @@
 Darcy flow with its equation in the loss (PINO)
 ===============================================
 
-Does an equation in the loss change the best learning rate? This script trains physics-informed neural operators
-(PINO) on solutions of Darcy flow and on its equation −∇·(a∇u) = 1. It compares ``MuSOAP`` with Adam at four learning
-rates, for two widths.
+How does ``MuSOAP`` compare with Adam if the loss contains an equation? This script trains physics-informed neural
+operators (PINO) on solutions of Darcy flow and on its equation −∇·(a∇u) = 1. The optimizers are ``MuSOAP`` and Adam
+at four learning rates.
 
 :doc:`/howto/pino` explains the loss and the data processor.
 """
@@ -67,7 +67,7 @@ processor = PhysicalDataProcessor(in_normalizer, out_normalizer, mollifier=sine_
 LOSSES = {"data": LpLoss(d=2), "equation": DarcyEqnLoss()}
 
 
-def train(width: int, lr: float | None, seed: int, epochs: int = 8) -> Trainer:
+def train(width: int, lr: float | None, seed: int, epochs: int = 6) -> Trainer:
     torch.manual_seed(seed)
     model = FNO(n_modes=(6, 6), in_channels=1, out_channels=1, hidden_channels=width, n_layers=2)
     loader = DataLoader(train_set, batch_size=10, shuffle=True)
@@ -155,6 +155,9 @@ plt.show()
 # %%
 # Results
 # -------
-# The best rate of Adam falls with the width, as without an equation: from 0.032 to 0.016. ``MuSOAP`` has a lower
-# error of the solution than Adam at its best rate, at both widths and with every seed. At width 24, the residual of
-# the equation is about a tenth of the residual of u = 0, and also lower than with Adam.
+# The error of ``MuSOAP`` is lower than that of Adam at every rate: about 0.055 instead of 0.067 at width 8, and 0.033
+# instead of 0.043 at width 24. The residual of the equation is also lower. At width 24, it is about a tenth of the
+# residual of u = 0.
+#
+# As without an equation, the wide model needs a lower rate with Adam. At 0.064, the error of the wide model is about
+# three times its lowest error, and the narrow model is close to its best.

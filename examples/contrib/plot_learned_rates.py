@@ -31,16 +31,16 @@ y, y_test = y / y.std(), y_test / y.std()
 # %%
 # Training
 # --------
-# ``nm.LearnedRates`` follows the optimizer and precedes the scheduler. It learns during the first 140 of 200 steps,
+# ``nm.LearnedRates`` follows the optimizer and precedes the scheduler. It learns during the first 110 of 160 steps,
 # because multipliers would grow while the scheduler lowers the rate.
-def train(lr: float, learn: bool, seed: int, epochs: int = 20) -> tuple[float, list[dict[str, float]]]:
+def train(lr: float, learn: bool, seed: int, epochs: int = 16) -> tuple[float, list[dict[str, float]]]:
     """Return the relative test error, and the multipliers after each step."""
     torch.manual_seed(seed)
     model = FNO(n_modes=(16,), in_channels=1, out_channels=1, hidden_channels=16)
     loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)
     nm.parametrize(model, base={"hidden_channels": 16})
     optimizer = nm.MuAdam(model, lr=lr)
-    learned = nm.LearnedRates(optimizer, until=140) if learn else None
+    learned = nm.LearnedRates(optimizer, until=110) if learn else None
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
     loss = LpLoss(d=1, reduction="mean")
     history = []
@@ -86,11 +86,13 @@ for ax, lr in zip(axes, rates, strict=True):
     for role, (color, line) in styles.items():
         mults = torch.tensor([[step[role] for step in history] for history in histories[lr]])
         ax.semilogy(mults.median(dim=0).values, line, color=color, label=role)
-        ax.fill_between(range(200), mults.amin(dim=0), mults.amax(dim=0), color=color, alpha=0.2, linewidth=0)
+        ax.fill_between(range(160), mults.amin(dim=0), mults.amax(dim=0), color=color, alpha=0.2, linewidth=0)
     ax.axhline(1, color="0.85", linewidth=1, zorder=0)
     ax.set(title=f"lr = {lr:g}", xlabel="step")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("learned multiplier")
+axes[0].set_yticks([0.2, 0.5, 1, 2, 4], ["0.2", "0.5", "1", "2", "4"])
+axes[0].minorticks_off()
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
 figure.suptitle("Multipliers rise only where the learning rate is too low")
 plt.show()
@@ -98,8 +100,9 @@ plt.show()
 # %%
 # Results
 # -------
-# Multipliers rise at the low rate and fall at the other two. The error at the low rate falls by about a third, but
-# stays above the error at the good rate. The error at the good rate hardly changes.
+# At the low rate, all multipliers rise, and the error is about half as large. At the other two rates most multipliers
+# fall, and those of the kernels (spectral) stay near 1. At the high rate, the median error is lower, but one seed is
+# worse. At the good rate the error hardly changes, and it stays lower than at the other two.
 #
 # Multipliers look only one step ahead, and a lower loss in the next step may lead to a higher final loss. So they
 # fall further than they should, most of all at the readout. On another problem they increased the error
