@@ -163,6 +163,6 @@ print(f"learning rate {optimizer.param_groups[0]['lr']:.3f}")
 # Results
 # -------
 # One description is enough to use the layer in μP. In SP, the update of the output grows with the width, with a slope
-# of about 0.8. In μP this slope is near 0 with both optimizers. The updates of other layers grow with the modes, with
-# slopes of about 0.3 (Adam) and 0.4 (``MuSOAP``). So the large model should be wider than the small one and have the
-# same number of modes.
+# of about 0.8. In μP this slope is near 0 with both optimizers. The updates of other layers grow with the modes in
+# μP, with slopes of about 0.3 (Adam) and 0.4 (``MuSOAP``). So the large model should be wider than the small one and
+# have the same number of modes.

@@ -95,9 +95,9 @@ print("\n".join(str(nm.summary(model)).splitlines()[:8]))
 # %%
 # Results
 # -------
-# The error of ``MuSOAP`` is about 40 % lower than that of Adam at the best of its three rates, and no learning rate
-# was tuned. At the highest rate, the error of Adam is several times its lowest. :doc:`/evidence/optimizers` compares
-# the optimizers on more problems.
+# The error of ``MuSOAP`` is about 40 % lower than that of Adam at the best of its three rates. No learning rate of
+# ``MuSOAP`` was tuned. At the highest rate, the error of Adam is several times its lowest.
+# :doc:`/evidence/optimizers` compares the optimizers on more problems.
 #
 # Next, :doc:`plot_own_data` trains on a file, and :doc:`plot_width_transfer` shows why the best learning rate of a
 # narrow model fails on a wide one.

@@ -107,6 +107,6 @@ plt.show()
 # %%
 # Results
 # -------
-# The best rate is 0.032 for both numbers of modes, with and without the rule. The median errors there are about 0.1,
-# and the ranges of the seeds overlap. The rule guards against a worst case, a single strong mode, which does not
+# The best rate is about 0.032 for both numbers of modes, with and without the rule. The median errors there are about
+# 0.1, and the ranges of the seeds overlap. The rule guards against a worst case, a single strong mode, which does not
 # occur here (:doc:`/explain/theory`). The width changes the best rate much more, as :doc:`plot_width_transfer` shows.

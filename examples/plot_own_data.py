@@ -9,8 +9,8 @@ How do you train a model on a file of inputs and outputs? This script tunes the 
 # %%
 # A file
 # ------
-# The inputs are initial temperatures on a periodic square, and the outputs are a function of the temperatures at a
-# later time. Both have the shape ``(samples, 24, 24)``. We keep the last sample out of the file.
+# The inputs are initial temperatures on a periodic square, and the outputs are a nonlinear function of the
+# temperatures at a later time. Both have the shape ``(samples, 24, 24)``. We keep the last sample out of the file.
 from pathlib import Path
 from tempfile import mkdtemp
 

@@ -48,6 +48,7 @@ def multipliers(parametrization: str, width: int) -> tuple[dict, dict]:
 # %%
 # Training
 # --------
+# We train for ten steps, and compare Φ before and after.
 def change_of_features(parametrization: str, width: int, seed: int) -> list[float]:
     """Return the relative change of Φ in each Fourier layer after ten steps."""
     init_mult, lr_mult = multipliers(parametrization, width)

@@ -34,7 +34,7 @@ loss = LpLoss(d=1, reduction="mean")
 # Training
 # --------
 # All activations start as GELU. Their parameters do not grow with the width, so μP does not change them. ``MuSOAP``
-# trains the model. For AdaGELU, the source uses a separate Adam with the learning rate 0.01.
+# trains the model. For AdaGELU, the paper uses a separate Adam with the learning rate 0.01.
 # ``nm.activation_optimizer`` makes this optimizer, and ``lr_mult`` is relative to the rate of ``MuSOAP`` for such
 # parameters, 0.004.
 def train(activation: type[nn.Module], seed: int, epochs: int = 20) -> nn.Module:

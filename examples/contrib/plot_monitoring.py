@@ -29,8 +29,8 @@ x, y = x / x.std(), y / y.std()
 # Training
 # --------
 # The monitor measures every third step, and calls ``records.extend`` with the measurements. It does not change the
-# training. Adam trains the model as neuralop builds it (SP), with the same learning rate at all widths. ``MuSOAP``
-# trains it in μP.
+# training. Choose an odd interval for ``MuSOAP``, which updates half of the modes in each step. Adam trains the model
+# as neuralop builds it (SP), with the same learning rate at all widths. ``MuSOAP`` trains it in μP.
 def train(width: int, optimizer_name: str, seed: int, epochs: int = 6) -> list[dict]:
     """Return the records of the monitor."""
     torch.manual_seed(seed)
