@@ -61,7 +61,7 @@ class AFNO(nn.Module):
 # %%
 # The description
 # ---------------
-# ``nm.parametrize`` recognises linear layers and norms. ``nm.Param`` describes the filter:
+# ``nm.parametrize`` recognizes linear layers and norms. ``nm.Param`` describes the filter:
 #
 # - Its role is ``spectral``, so the rule for modes applies.
 # - Its axes are two axes of modes of one sign (``modes_single``) and the pair of real and imaginary part. It has no
