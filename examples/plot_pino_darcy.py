@@ -156,8 +156,8 @@ plt.show()
 # Results
 # -------
 # The error of ``MuSOAP`` is lower than that of Adam at every rate: about 0.055 instead of 0.067 at width 8, and 0.033
-# instead of 0.043 at width 24. The residual of the equation is also lower. At width 24, it is about a tenth of the
-# residual of u = 0.
+# instead of 0.043 at width 24. The median residual of the equation is also lower. At width 24, it is about a tenth of
+# the residual of u = 0.
 #
 # As without an equation, the wide model needs a lower rate with Adam. At 0.064, the error of the wide model is about
 # three times its lowest error, and the narrow model is close to its best.
