@@ -11,8 +11,8 @@ description.
 # The layer
 # ---------
 # An AFNO layer transforms tokens to Fourier space over the sequence and the hidden axis. It multiplies the lowest
-# modes by a learned filter, mixes them with an MLP, and adds the result to its input. Each class stores its arguments
-# under their own names, so that ``nm.parametrize`` can build the model at other sizes.
+# modes by a learned filter, mixes them with an MLP, and adds the result to its input. The classes store their
+# arguments, so that ``nm.parametrize`` can build the model at other sizes.
 import matplotlib.pyplot as plt
 import torch
 from torch import nn
@@ -80,7 +80,7 @@ nm.register_layer(
 # %%
 # The plan
 # --------
-# ``nm.summary`` prints the role and the factors of each parameter. The width and the modes grow together here.
+# ``nm.summary`` prints the role and the factors of each parameter.
 BASE = {"width": 16, "modes_seq": 8, "modes_hidden": 2}
 
 
@@ -95,9 +95,8 @@ print(nm.summary(build_model("operator-norm", 1, width=64, modes_hidden=16)))
 # %%
 # Coordinate check
 # ----------------
-# The check trains models of several sizes for three steps on smooth random functions. It measures how the size of the
-# updates depends on the size of the model. A slope of 0 means that it does not. ``MuSOAP`` starts with filters of a
-# tenth of the size.
+# The check trains models of several sizes for three steps. A slope of 0 means that the size of the updates does not
+# depend on the size of the model. ``MuSOAP`` starts with filters of a tenth of the size.
 generator = torch.Generator().manual_seed(0)
 phase = 2 * torch.pi * torch.arange(1, 9)[:, None] * torch.arange(SEQUENCE) / SEQUENCE
 batches = []
@@ -151,18 +150,8 @@ figure.suptitle("The first step grows with the width in SP, but not in μP")
 plt.show()
 
 # %%
-# Training
-# --------
-# ``MuSOAP`` computes its learning rate from the number of steps, as for the models of neuralop
-# (:doc:`/evidence/optimizers`).
-model = build_model("operator-norm", 0.1, width=64, modes_hidden=16)
-optimizer = nm.MuSOAP(model, steps=3000)
-print(f"learning rate {optimizer.param_groups[0]['lr']:.3f}")
-
-# %%
 # Results
 # -------
-# One description is enough to use the layer in μP. In SP, the update of the output grows with the width, with a slope
-# of about 0.8. In μP this slope is near 0 with both optimizers. The updates of other layers grow with the modes in
-# μP, with slopes of about 0.3 (Adam) and 0.4 (``MuSOAP``). So the large model should be wider than the small one and
-# have the same number of modes.
+# In SP, the update of the output grows with the width, with a slope of about 0.8. In μP this slope is near 0 with
+# both optimizers. The updates of other layers grow with the modes in μP, with slopes of about 0.3 (Adam) and 0.4
+# (``MuSOAP``). So the large model should be wider than the small one and have the same number of modes.

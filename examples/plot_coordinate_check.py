@@ -12,8 +12,7 @@ To check ``MuSOAP``, write ``nm.coord_check(…, optimizer="musoap", lr=0.03)``.
 # %%
 # Data
 # ----
-# A coordinate check needs a few batches. The inputs are smooth random functions, and the outputs are a nonlinear
-# function of them.
+# We use a few batches of smooth random functions and nonlinear functions of them.
 import matplotlib.pyplot as plt
 import torch
 from neuralop.models import FNO
@@ -33,7 +32,7 @@ for _ in range(3):
 # The check
 # ---------
 # ``nm.coord_check`` builds a model of each width and trains it for a few steps. It measures the features of each
-# block at the start, and their change.
+# block and their change.
 widths = [16, 32, 64, 128]
 
 
@@ -86,4 +85,4 @@ plt.show()
 # -------
 # In SP, the change in the first step grows with the width in every block. The slope of the output is about 1.1. So
 # one step moves the output about nine times as far at width 128 as at width 16. In μP the slopes of the first step
-# are below 0.1, so the learning rate can stay. :doc:`plot_width_transfer` shows the effect on the best rate.
+# are below 0.1, so the learning rate can stay. (See :doc:`plot_width_transfer`.)

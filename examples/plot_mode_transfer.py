@@ -64,7 +64,7 @@ print(nm.summary(nm.parametrize(model, base={"n_modes": (8,)}, rule="log-modes")
 # %%
 # Test errors
 # -----------
-# We train each setting with three seeds, and print the learning rate with the lowest median error.
+# We print the learning rate with the lowest median error of three seeds.
 rates = nm.log2_grid(2e-3, 6.4e-2)
 
 
@@ -109,4 +109,4 @@ plt.show()
 # -------
 # The best rate is about 0.032 for both numbers of modes, with and without the rule. The median errors there are about
 # 0.1, and the ranges of the seeds overlap. The rule guards against a worst case, a single strong mode, which does not
-# occur here (:doc:`/explain/theory`). The width changes the best rate much more, as :doc:`plot_width_transfer` shows.
+# occur here (:doc:`/explain/theory`). The width matters more (:doc:`plot_width_transfer`).

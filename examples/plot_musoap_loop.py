@@ -3,14 +3,14 @@ MuSOAP in a training loop
 =========================
 
 How do you train with ``MuSOAP`` in your own loop, with and without a fixed number of steps? This script trains an FNO
-on Darcy flow in both ways, and draws the learning rate and the test error.
+on Darcy flow in both ways, and compares the learning rates and the test errors.
 """
 
 # %%
 # Data
 # ----
-# The inputs are permeabilities of a porous medium on 20 × 20 points, and the outputs are pressures. We normalize them
-# by statistics of the training data. Relative errors do not depend on the scale of the outputs.
+# The inputs are permeabilities of a porous medium on 20 × 20 points, and the outputs are pressures. We normalize
+# both.
 import matplotlib.pyplot as plt
 import torch
 from neuralop.losses import LpLoss

@@ -47,8 +47,7 @@ def build(**size):
 # Tuning and training
 # -------------------
 # ``nm.tune`` selects the small size, tries five learning rates there, and trains the target size with the best one.
-# Runs are saved in ``folder``, so a second call only reads them. ``n_workers=1`` trains in this process; without it,
-# ``nm.tune`` uses all cores.
+# Runs are saved in ``folder``, so a second call only reads them. ``n_workers=1`` trains in this process.
 tuned = nm.tune(
     build,
     folder / "heat.npz",
@@ -105,8 +104,7 @@ plt.show()
 # Results
 # -------
 # The small model has its lowest validation error, about 0.02, near the middle rate. This is the rate that ``MuSOAP``
-# computes from the number of steps. The error is about three times as large at the lowest rate, and ten times or more
-# at the highest. The relative error of the new sample is about 0.02.
+# computes from the number of steps. The relative error of the new sample is about 0.02.
 #
 # On four problems, an earlier and cheaper search did not lower the error on average (:doc:`/evidence/transfer`).
 # ``nm.train`` uses the computed rate without a search.

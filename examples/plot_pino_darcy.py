@@ -117,7 +117,7 @@ plt.show()
 # %%
 # Errors of the solution and the equation
 # ---------------------------------------
-# We train each setting with three seeds, and print medians and ranges.
+# We print the median and the range of three seeds.
 rates = nm.log2_grid(8e-3, 6.4e-2)
 widths = [8, 24]
 runs = {}
@@ -130,8 +130,7 @@ for width in widths:
         print(f"equation {middle[1]:.3f} ({low[1]:.3f} to {high[1]:.3f})")
 
 # %%
-# Lines are medians, and bands are the range of the seeds. ``MuSOAP`` has no learning rate to tune, so its error is a
-# horizontal line.
+# Lines are medians, and bands are the range of the seeds. The error of ``MuSOAP`` is a horizontal line.
 figure, axes = plt.subplots(1, 2, figsize=(6, 3.8), layout="constrained")
 for part, (ax, title) in enumerate(zip(axes, ["error of the solution", "residual of the equation"], strict=True)):
     for width, line in zip(widths, ["--", "-"], strict=True):
@@ -159,5 +158,4 @@ plt.show()
 # instead of 0.043 at width 24. The median residual of the equation is also lower. At width 24, it is about a tenth of
 # the residual of u = 0.
 #
-# As without an equation, the wide model needs a lower rate with Adam. At 0.064, the error of the wide model is about
-# three times its lowest error, and the narrow model is close to its best.
+# With Adam, the wide model needs a lower rate: its error at 0.064 is about three times its lowest error.

@@ -6,8 +6,7 @@ Does the best learning rate of a narrow model suit a wide one? This script train
 rates. It compares the standard parametrization (SP, the model as neuralop builds it) with maximal update
 parametrization (μP).
 
-The optimizer is Adam, because its best rate depends on the width in SP. ``MuSOAP`` computes its rate from the number
-of steps (:doc:`/evidence/optimizers`).
+The optimizer is Adam. ``MuSOAP`` needs no search (:doc:`/evidence/optimizers`).
 """
 
 # %%
@@ -64,7 +63,7 @@ print(nm.summary(nm.parametrize(model, base={"hidden_channels": 16})))
 # %%
 # Test errors
 # -----------
-# We train each setting with three seeds, and print the learning rate with the lowest median error.
+# We print the learning rate with the lowest median error of three seeds.
 rates = [2.5e-4, 1e-3, 4e-3, 1.6e-2, 6.4e-2]
 
 

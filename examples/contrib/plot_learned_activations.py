@@ -60,7 +60,7 @@ def train(activation: type[nn.Module], seed: int, epochs: int = 20) -> nn.Module
 # %%
 # Test errors
 # -----------
-# We train each activation with three seeds, and print the median and the range of the errors.
+# We print the median and the range of three seeds.
 models = {}
 for activation in [nn.GELU, nm.AdaGELU, LeakyGELU]:
     models[activation] = [train(activation, seed) for seed in range(3)]
@@ -71,8 +71,7 @@ for activation in [nn.GELU, nm.AdaGELU, LeakyGELU]:
 # %%
 # Learned activations
 # -------------------
-# The Fourier blocks share one activation. The lifting and the projection have one each. Each color has three lines,
-# one per seed.
+# The lifting, the Fourier blocks and the projection have one activation each. Each color has one line per seed.
 grid = torch.linspace(-3, 3, 200)
 styles = {"lifting": ("#3A8FC4", ":"), "fno_blocks": ("#000000", "-"), "projection": ("#C25E00", "--")}
 figure, axes = plt.subplots(1, 2, figsize=(6, 3.6), sharey=True, layout="constrained")

@@ -59,7 +59,7 @@ def train(lr: float, learn: bool, seed: int, epochs: int = 16) -> tuple[float, l
 # %%
 # Test errors
 # -----------
-# We train each setting with three seeds, and print the median and the range of the errors.
+# We print the median and the range of three seeds.
 rates = [1e-3, 8e-3, 6.4e-2]
 histories = {}
 for lr in rates:
@@ -104,6 +104,5 @@ plt.show()
 # fall, and those of the kernels (spectral) stay near 1. At the high rate, the median error is lower, but one seed is
 # worse. At the good rate the error hardly changes, and it stays lower than at the other two.
 #
-# Multipliers look only one step ahead, and a lower loss in the next step may lead to a higher final loss. So they
-# fall further than they should, most of all at the readout. On another problem they increased the error
-# (:doc:`/explain/contrib`).
+# Multipliers only reduce the loss of the next step, so they fall too far, most of all at the readout. On another
+# problem they increased the error (:doc:`/explain/contrib`).

@@ -70,7 +70,7 @@ for (n_layers, name), found in barriers.items():
 # %%
 # The loss on the line
 # --------------------
-# The first network is at position 0, and the second at position 1. Each color has three lines, one per pair.
+# The two networks are at positions 0 and 1. Each color has one line per pair.
 figure, axes = plt.subplots(1, 3, figsize=(6, 3.2), sharey=True, layout="constrained")
 for ax, n_layers in zip(axes, [1, 2, 4], strict=True):
     for name, color, line in [("before matching", "0.5", "--"), ("after matching", "#0066A3", "-")]:

@@ -65,7 +65,7 @@ for record in train(16, "MuSOAP", seed=0)[:4]:
 # %%
 # Change of the output
 # --------------------
-# We print the mean change of the output in the first 10 steps, and draw all steps. Both are medians of three seeds.
+# We print the mean change in the first 10 steps, and draw all steps (medians of three seeds).
 def output_changes(width: int, optimizer_name: str) -> torch.Tensor:
     """Return the median change of the output at each measured step."""
     runs = []
