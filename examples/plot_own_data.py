@@ -1,14 +1,16 @@
 """
-My own data: from a file to a tuned model
-=========================================
+Your own data: from a file to a tuned model
+===========================================
 
-You have arrays of inputs and outputs in a file, and a model that is expensive to tune: which learning rate should it have?
-``nm.tune`` checks that of ``MuSOAP`` at a small size, trains the large size with it, and writes a report.
+How do you train a model on a file of inputs and outputs? This script tunes the learning rate of a small FNO with
+``nm.tune``, trains a larger FNO with it, and predicts a new sample.
 """
 
 # %%
-# Import dependencies
-# -------------------
+# A file
+# ------
+# The inputs are initial temperatures on a periodic square, and the outputs are a nonlinear function of the
+# temperatures at a later time. Both have the shape ``(samples, 24, 24)``. We keep the last sample out of the file.
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -19,42 +21,38 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # fastest for small models
 folder = Path(mkdtemp())
 
-# %%
-# A small file
-# ------------
-# Stand-ins for your fields: initial temperatures on a ring, and the same after some time. Samples come first. The last one
-# stays out of the file, to be predicted.
-generator = np.random.default_rng(0)
-n, grid = 121, 64
-spectrum = generator.normal(size=(n, 9)) + 1j * generator.normal(size=(n, 9))
-k = np.arange(9)
-spectrum[:, 0] = 0
-start = np.fft.irfft(spectrum, n=grid) * grid / 4
-later = np.fft.irfft(spectrum * np.exp(-0.02 * k**2), n=grid) * grid / 4
-np.savez(folder / "heat.npz", x=start[:-1].astype("float32"), y=np.tanh(later[:-1]).astype("float32"))
+n = 24
+frequencies = np.fft.fftfreq(n, 1 / n)
+k2 = frequencies[:, None] ** 2 + frequencies**2
+noise = np.random.default_rng(0).normal(size=(121, n, n))
+start = np.fft.ifft2(np.fft.fft2(noise) * np.exp(-0.05 * k2)).real
+start = start / start.std()
+later = np.fft.ifft2(np.fft.fft2(start) * np.exp(-0.05 * k2)).real
+later = np.tanh(2 * later)
+np.savez(folder / "heat.npz", x=start[:-1], y=later[:-1])
 
 
 # %%
-# Your model
-# ----------
-# A function that takes the size and returns a fresh model.
+# The model
+# ---------
+# ``build`` accepts the sizes and returns a new model.
 def build(**size):
     return FNO(in_channels=1, out_channels=1, n_layers=2, **size)
 
 
 # %%
-# Tune the small size, train the large one
-# ----------------------------------------
-# The small size, the proxy, is chosen from the target and the data, and printed with the reasons. ``n_workers=1`` keeps
-# everything in this process; leave it out to use all cores. Called again, the same line reads all of this from the folder.
+# Tuning and training
+# -------------------
+# ``nm.tune`` selects the small size, tries five learning rates there, and trains the target size with the best one.
+# Runs are saved in ``folder``, so a second call only reads them. ``n_workers=1`` trains in this process.
 tuned = nm.tune(
     build,
     folder / "heat.npz",
-    target={"hidden_channels": 64, "n_modes": (16,)},
-    epochs=40,
+    target={"hidden_channels": 32, "n_modes": (12, 12)},
+    epochs=20,
     batch_size=16,
     folder=folder / "run",
     n_workers=1,
@@ -63,33 +61,50 @@ print(tuned)
 print(f"report: {tuned.report.name}")
 
 # %%
-# What it found
-# -------------
-# Left: the search at the proxy, with the rate that was taken dotted. Right: what the trained target makes of the sample
-# that it has never seen. ``tuned.predict`` takes and gives fields in the units of the file, with the channels after the
-# samples; ``tuned.model`` by itself takes normalised ones. Later, ``nm.load_tuned(folder / "run", build)`` reads all of
-# this from the folder.
-points = sorted((p["params"]["lr"], p["loss"]) for p in tuned.results.points())
-x, y = start[:, None], np.tanh(later)[:, None]
-prediction = tuned.predict(x[-1:])
+# The search
+# ----------
+# The dotted line marks the selected learning rate.
+points = sorted((point["params"]["lr"], point["loss"]) for point in tuned.results.points())
+rates, errors = zip(*points, strict=True)
+for lr, error in points:
+    print(f"learning rate {lr:.2g}: validation error {error:.3f}")
 
-figure, axes = plt.subplots(1, 2, figsize=(6, 3), layout="constrained")
-axes[0].loglog(*zip(*points, strict=True), "o-", color="#C25E00")
-axes[0].axvline(tuned.lr, color="#555555", linestyle=":")
-axes[0].set_xticks([lr for lr, _ in points[::2]], [f"{lr:.2g}" for lr, _ in points[::2]])
-axes[0].set_xticks([], minor=True)
-axes[0].set(xlabel="learning rate", ylabel="validation error", title="at the proxy, width 16")
-axes[1].plot(y[-1, 0], color="#555555", label="truth")
-axes[1].plot(prediction[0, 0], "--", color="#C25E00", label="prediction")
-axes[1].set(xlabel="grid point", title="the target, width 64", ylim=(-1.1, 2.2))
-axes[1].legend(frameon=False, loc="upper left")
-for ax in axes:
-    ax.spines[["top", "right"]].set_visible(False)
-figure.suptitle("The search at the small size, and a new sample")
+figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
+ax.loglog(rates, errors, "o-", color="#C25E00")
+ax.axvline(tuned.lr, color="#555555", linestyle=":")
+ax.set_xticks(rates, [f"{lr:.2g}" for lr in rates])
+ax.set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
+ax.minorticks_off()
+ax.set(xlabel="learning rate", ylabel="validation error")
+ax.spines[["top", "right"]].set_visible(False)
+figure.suptitle("The selected learning rate (dotted) is close to the best of five")
 plt.show()
 
 # %%
-# The answer
-# ----------
-# The search on the proxy selects the rate, and the report shows the errors at the others. On average over four problems, the
-# rate of the formula was as good and needs no search (:doc:`/evidence/transfer`). ``nm.train`` uses it.
+# A new sample
+# ------------
+# ``tuned.predict`` works in the units of the file. ``nm.load_tuned(folder / "run", build)`` loads the same object
+# later.
+truth = later[-1]
+prediction = tuned.predict(start[-1:])[0]
+print(f"relative error {np.linalg.norm(prediction - truth) / np.linalg.norm(truth):.3f}")
+
+figure, axes = plt.subplots(1, 3, figsize=(6, 2.6), layout="constrained")
+fields = {"truth": truth, "prediction": prediction, "error": prediction - truth}
+for ax, (name, field) in zip(axes, fields.items(), strict=True):
+    limit = abs(field).max() if name == "error" else abs(truth).max()
+    image = ax.imshow(field, cmap="RdBu_r", vmin=-limit, vmax=limit)
+    ax.set(title=name, xticks=[], yticks=[])
+    figure.colorbar(image, ax=ax, location="bottom")
+figure.suptitle("The prediction of a new sample is close to the truth")
+# sphinx_gallery_thumbnail_number = 2
+plt.show()
+
+# %%
+# Results
+# -------
+# The small model has its lowest validation error, about 0.02, near the middle rate. This is the rate that ``MuSOAP``
+# computes from the number of steps. The relative error of the new sample is about 0.02.
+#
+# On four problems, an earlier and cheaper search did not lower the error on average (:doc:`/evidence/transfer`).
+# ``nm.train`` uses the computed rate without a search.

@@ -1,4 +1,4 @@
-"""The gallery: the order of its scripts (what to read first, then what is wanted more often), and its letters."""
+"""Set the order of the gallery and the font sizes of its figures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ORDER = (
     "plot_pino_darcy",
     "plot_afno_layer",
     "plot_coordinate_check",
+    # Extensions
     "plot_learned_rates",
     "plot_learned_activations",
     "plot_kernels_over_depth",
@@ -20,13 +21,13 @@ ORDER = (
 
 
 def place(filename: str) -> int:
-    """Where a script stands; one that is not listed stands last."""
+    """Return the position of a script in the gallery. Scripts that are not listed come last."""
     name = filename.removesuffix(".py")
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def letters(gallery_conf: object, script: str) -> None:
-    """Before each script. At a width of 6 inches, letters of 11 points are 9 px high where a telephone shows 400 px."""
+    """Set the font sizes before each script: 11 points or more, readable in a figure of 6 inches that is 400 pixels wide."""
     import matplotlib
 
     matplotlib.rcParams.update({"font.size": 11, "axes.titlesize": 11, "figure.titlesize": 11.5})

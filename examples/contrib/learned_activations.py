@@ -1,14 +1,4 @@
-"""An FNO with learned activations and skips, and a second learned activation.
-
-:class:`neuralop_mup.AdaGELU` and :class:`neuralop_mup.AdaptiveSkip` are as published (Gardès, Juigner and Mazette, 2023).
-The parameters of :class:`LeakyGELU` are deviations from GELU, with initial value zero, so weight decay pulls back to GELU.
-
-neuralop uses *one* object for the lifting, all Fourier blocks and the projection (the channel MLPs within blocks keep their
-own GELU), so all of them share its parameters. In :class:`AdaptiveFNO` lifting, blocks and projection have one each.
-
-neuralop_mup needs no description of these layers. It measures that their parameters do not grow with width. Their learning
-rate is therefore the base rate at every width, and their initialization does not change.
-"""
+"""An FNO with learned activations, and a second learned activation."""
 
 import math
 
@@ -20,26 +10,38 @@ from neuralop_mup import AdaGELU, AdaptiveSkip
 
 
 def normal_cdf(x: torch.Tensor) -> torch.Tensor:
+    """Return the cumulative distribution function of the standard normal distribution."""
     return 0.5 * (1 + torch.erf(x / math.sqrt(2)))
 
 
 class LeakyGELU(nn.Module):
-    """(1 + a) x Φ(x) + b x Φ(-x): slope 1 + a far to the right, b far to the left, both a and b zero at the start."""
+    """GELU with two learned slopes, (1 + right) x Φ(x) + left x Φ(−x).
+
+    The slope for large x is 1 + right, and the slope for large −x is left. Both parameters are zero at the start, so the
+    initial function is GELU, and weight decay pulls towards GELU.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.right, self.left = (nn.Parameter(torch.zeros(1)) for _ in range(2))
+        self.right = nn.Parameter(torch.zeros(1))
+        self.left = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (1 + self.right) * x * normal_cdf(x) + self.left * x * normal_cdf(-x)
 
 
 class AdaptiveFNO(FNO):
-    """An FNO whose ``non_linearity`` holds parameters: one activation for all blocks, one each for lifting and projection.
+    """An FNO with one learned activation each for the lifting, the Fourier blocks and the projection.
 
-    ``FNO(non_linearity=AdaGELU())`` would share one activation between all of them. Blocks share theirs in any case, since
-    FNOBlocks calls one object for every layer. ``non_linearity=None`` keeps neuralop's GELU. With ``learned_skips`` the skip
-    of each Fourier layer has a learned weight.
+    ``FNO(non_linearity=AdaGELU())`` would share one activation between all three. The Fourier blocks always share one,
+    because neuralop calls the same object in every block.
+
+    Parameters
+    ----------
+    non_linearity : type, optional
+        Class of the activation. None keeps the GELU of neuralop.
+    learned_skips : bool, default False
+        Whether the skip connection of each Fourier block has a learned weight.
     """
 
     def __init__(
@@ -52,11 +54,11 @@ class AdaptiveFNO(FNO):
         non_linearity=AdaGELU,
         learned_skips=False,
     ) -> None:
-        # Every argument by its name, so that neuralop can store it, and with it the base model be built.
-        super().__init__(n_modes, in_channels, out_channels, hidden_channels, n_layers)  # with GELU, without parameters
-        for part in (self.fno_blocks, self.lifting, self.projection) if non_linearity else ():
-            part.non_linearity = non_linearity()
+        # neuralop stores named arguments, and parametrize needs them to build the base model.
+        super().__init__(n_modes, in_channels, out_channels, hidden_channels, n_layers)
         if non_linearity:
+            for part in (self.fno_blocks, self.lifting, self.projection):
+                part.non_linearity = non_linearity()
             del self.non_linearity
         if learned_skips:
             blocks = self.fno_blocks

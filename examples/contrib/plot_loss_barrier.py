@@ -1,21 +1,20 @@
 """
-The loss between two trained networks, before and after matching
-================================================================
+The loss between two trained networks
+=====================================
 
-Are two trained networks the same, up to the order of their channels? A permutation of hidden channels does not change the
-output. Entezari et al. (arXiv:2110.06296) conjecture that the loss stays low on the straight line between the weights of two
-trained networks if the channels of one are first permuted to match those of the other. We test this with Fourier neural
-operators of one, two and four layers. ``nm.match_channels`` permutes the channels, and ``nm.loss_barrier`` computes the loss
-on the line.
+Are two trained networks the same, up to the order of their channels? This script computes the loss on the line
+between the weights of two FNOs with ``nm.loss_barrier``. It compares the loss before and after ``nm.match_channels``
+permutes the channels of one FNO.
 
-The whole script takes less than a minute on a CPU.
+Entezari et al. (arXiv:2110.06296) conjecture that this loss stays low after a suitable permutation.
 """
 
 # %%
-# Import dependencies
-# -------------------
+# Data
+# ----
+# The inputs are smooth periodic functions u on 32 points. The outputs are the derivatives of u² / 2, scaled to
+# variance 1.
 from itertools import combinations
-from statistics import median
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,83 +22,73 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 
-torch.set_num_threads(1)
-
-# %%
-# Data
-# ----
-# The inputs are smooth periodic functions u on 32 points. The target is the derivative of u² / 2, the nonlinear term of
-# Burgers' equation, with variance 1.
+torch.set_num_threads(1)  # fastest for small models
 generator = torch.Generator().manual_seed(0)
 grid = torch.arange(32) / 32
 waves = torch.stack([f(2 * torch.pi * k * grid) / k for k in range(1, 4) for f in (torch.sin, torch.cos)])
 x = (torch.randn(96, 6, generator=generator) @ waves)[:, None]
 y = torch.fft.irfft(2j * torch.pi * torch.arange(17) * torch.fft.rfft(x.square() / 2), n=32)
 y = y / y.std()
-train_set, test_set = (x[:64], y[:64]), (x[64:], y[64:])
 
 
 # %%
-# One training run
-# ----------------
-# The conjecture is about plain gradient methods, so we use Adam. The loss is the mean squared error. A network that predicts
-# zero has the loss 1.
-def loss(model: torch.nn.Module, data: tuple[torch.Tensor, torch.Tensor] = test_set) -> torch.Tensor:
-    return (model(data[0]) - data[1]).square().mean()
-
-
-def train(n_layers: int, seed: int, steps: int = 250) -> torch.nn.Module:
+# Training
+# --------
+# The optimizer is Adam, because the conjecture is about plain gradient methods. The loss is the mean squared error,
+# which is 1 for a network that predicts zero.
+def train(n_layers: int, seed: int, steps: int = 250) -> FNO:
     torch.manual_seed(seed)
     model = FNO((16,), 1, 1, 16, n_layers=n_layers, use_channel_mlp=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
     for _ in range(steps):
         optimizer.zero_grad()
-        loss(model, train_set).backward()
+        (model(x[:64]) - y[:64]).square().mean().backward()
         optimizer.step()
         scheduler.step()
     return model
 
 
+def test_loss(model: FNO) -> torch.Tensor:
+    return (model(x[64:]) - y[64:]).square().mean()
+
+
 # %%
 # Barriers
 # --------
-# For each depth we train three networks from different initial weights. They form three pairs.
+# We train three networks of each depth, which form three pairs. The barrier is the largest difference between the
+# loss and a linear interpolation of the losses of the two networks. We print medians and ranges of the pairs.
 barriers = {}
-for n_layers in (1, 2, 4):
-    models = [train(n_layers, seed) for seed in range(3)]
-    pairs = list(combinations(models, 2))
-    barriers[n_layers] = {
-        "before matching": [nm.loss_barrier(a, b, loss) for a, b in pairs],
-        "after matching": [nm.loss_barrier(a, nm.match_channels(b, a), loss) for a, b in pairs],
-    }
-    print(f"n_layers={n_layers}: test losses", ", ".join(f"{loss(model):.4f}" for model in models))
-    for name, found in barriers[n_layers].items():
-        heights = [barrier.height for barrier in found]
-        print(f"    barrier {name:15} {median(heights):.2f} ({min(heights):.2f} to {max(heights):.2f})")
+for n_layers in [1, 2, 4]:
+    pairs = list(combinations([train(n_layers, seed) for seed in range(3)], 2))
+    barriers[n_layers, "before matching"] = [nm.loss_barrier(a, b, test_loss) for a, b in pairs]
+    barriers[n_layers, "after matching"] = [nm.loss_barrier(a, nm.match_channels(b, a), test_loss) for a, b in pairs]
+for (n_layers, name), found in barriers.items():
+    heights = torch.tensor([barrier.height for barrier in found])
+    print(f"n_layers={n_layers}, {name:15} {heights.median():.2f} ({heights.min():.2f} to {heights.max():.2f})")
 
 # %%
 # The loss on the line
 # --------------------
+# The two networks are at positions 0 and 1. Each color has one line per pair.
 figure, axes = plt.subplots(1, 3, figsize=(6, 3.2), sharey=True, layout="constrained")
-for ax, (n_layers, by_name) in zip(axes, barriers.items(), strict=True):
-    for (name, found), color in zip(by_name.items(), ("0.55", "#0066A3"), strict=True):
-        for i, barrier in enumerate(found):
-            ax.plot(barrier.positions, barrier.losses, color=color, label=None if i else name)
-    ax.set_title(f"{n_layers} layer{'s' if n_layers > 1 else ''}")
-    ax.set_xlabel("position t")
+for ax, n_layers in zip(axes, [1, 2, 4], strict=True):
+    for name, color, line in [("before matching", "0.5", "--"), ("after matching", "#0066A3", "-")]:
+        for i, barrier in enumerate(barriers[n_layers, name]):
+            ax.plot(barrier.positions, barrier.losses, line, color=color, label=name if i == 0 else None)
+    ax.set(title="1 layer" if n_layers == 1 else f"{n_layers} layers", xlabel="position")
     ax.spines[["top", "right"]].set_visible(False)
-axes[0].set_ylabel("test loss")
-axes[0].set_ylim(0)
+axes[0].set(ylabel="test loss", ylim=(0, None))
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-figure.suptitle("At one layer, matching removes most of the barrier")
+figure.suptitle("With one layer, matching removes most of the barrier")
 plt.show()
 
 # %%
-# The answer
-# ----------
-# Before matching, the barrier is 1.1 to 1.4, higher than the loss of a network that predicts zero. With one Fourier layer,
-# matching removes about nine tenths of it: the median falls from 1.20 to 0.10. With two layers it falls from 1.31 to 0.60,
-# and with four layers from 1.35 to 1.26. The conjecture only says that a good permutation exists. The search ends at local
-# maxima of the inner product of the weights, so it may miss a better permutation. A high barrier after matching therefore
-# does not refute the conjecture.
+# Results
+# -------
+# Before matching, the barriers are 1.1 to 1.4, so the loss on the line exceeds that of predicting zero. With one
+# Fourier layer, matching lowers the median from about 1.2 to 0.1. With two layers it falls from about 1.3 to 0.6, and
+# with four layers only to 1.26.
+#
+# A high barrier after matching does not refute the conjecture. ``nm.match_channels`` finds a local maximum of the
+# inner product of the weights, and a better permutation may exist.
