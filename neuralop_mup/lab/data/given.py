@@ -212,12 +212,14 @@ def _kept(values: Any) -> Any:
         return values
     from neuralop_mup.lab.data.arrays import Stored
 
-    opener = partial(_mapped, dtype=values.dtype, offset=values.offset, shape=values.shape)
+    opener = partial(_flat, offset=values.offset, shape=values.shape, dtype=values.dtype)
     return Stored(opener, str(values.filename), _ONLY_KEY, values.shape, values.dtype)
 
 
-def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    return {_ONLY_KEY: np.memmap(file, dtype, "r", offset, shape)}
+def _flat(file: str, **place: Any) -> dict[str, Any]:
+    from neuralop_mup.lab.data.arrays import Flat
+
+    return {_ONLY_KEY: Flat(file, **place)}
 
 
 def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
