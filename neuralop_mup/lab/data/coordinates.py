@@ -9,7 +9,7 @@ from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME
-from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
+from neuralop_mup.lab.data.roles import fields_of, option, spaces_of
 
 STEP = "input:time step"
 

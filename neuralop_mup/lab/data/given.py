@@ -235,8 +235,9 @@ def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
     """
     if any(values.ndim < 3 for pair in pairs.values() for values in pair):
         return True
-    from neuralop_mup.lab.data.axes import LEAST, option, with_roles
+    from neuralop_mup.lab.data.axes import with_roles
     from neuralop_mup.lab.data.readers import dataset_of
+    from neuralop_mup.lab.data.roles import LEAST, option
 
     pair = next(iter(pairs.values()))
     if any("complex" in str(values.dtype) for values in pair):

@@ -9,10 +9,10 @@ import torch
 from xarray import Dataset, Variable
 
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_channel
-from neuralop_mup.lab.data.axes import fields_of, grid_of, spaces_of
 from neuralop_mup.lab.data.batches import chunks_of
 from neuralop_mup.lab.data.handles import GAP, reading
 from neuralop_mup.lab.data.problem_data import check_finite
+from neuralop_mup.lab.data.roles import fields_of, grid_of, spaces_of
 
 _ROLES = ("input", "output")
 _MOST = 2**23  # bytes that are read at once, unless the file stores larger pieces
