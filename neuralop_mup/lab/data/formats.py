@@ -27,10 +27,9 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
     """Return the fields of a file in the first layout that has its keys and axes; None for another file."""
     for outputs, inputs, coords in layouts:
         words = {**inputs, **outputs}
-        axes = {
-            key: dict(zip(text.split(), getattr(data.get(key), "shape", ()), strict=False)) for key, text in words.items()
-        }
-        if any(" ".join(axes[key]) != words[key] or axes[key].get("one", 1) > 1 for key in words):
+        shapes = {key: getattr(data.get(key), "shape", ()) for key in words}
+        sizes = [dict(zip(text.split(), shapes[key], strict=False)) for key, text in words.items()]
+        if any(len(shapes[key]) != len(words[key].split()) for key in words) or any(own.get("one", 1) > 1 for own in sizes):
             continue
         dims = {key: text.replace("one", CHANNEL) for key, text in words.items()}
         try:

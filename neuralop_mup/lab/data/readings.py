@@ -107,14 +107,10 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
     for words in sorted(found, key=lambda words: len({frozenset(filter(is_space, own)) for own in words.values()})):
         texts = {key: " ".join(own) for key, own in words.items()}
         lines.append(texts if len(set(texts.values())) > 1 else next(iter(texts.values())))
-    counts = ", ".join(
-        f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1
-    )
-    what = (
-        f"its axes can be read in {len(found)} ways."
-        if found
-        else f"no reading of its axes fits. If samples come first, {counts}."
-    )
+    counts = [f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1]
+    what = f"its axes can be read in {len(found)} ways."
+    if not found:
+        what = f"no reading of its axes fits. If samples come first, {', '.join(counts)}."
     first, *others = lines or ["sample time x y" if in_time else "sample x y"]
     given = {name: read[name] for name in "xy" if read.get(name)}
     more = "".join(f", or dims={line!r}" for line in others[: _SHOWN - 1])
