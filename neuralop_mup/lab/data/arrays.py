@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,16 @@ class Stored(BackendArray):
         if (shape, np.dtype(array.dtype)) != (self.shape, self.dtype):
             raise ValueError(f"it is {array.dtype} {shape} where {self.dtype} {self.shape} was found before")
         return array
+
+
+def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
+    """Return an array whose numbers follow each other in a file, from a byte on."""
+    opener = partial(_flat, key=key, offset=offset, shape=tuple(shape)[:: -1 if reversed else 1], dtype=dtype)
+    return Stored(opener, path, key, shape, dtype, reversed)
+
+
+def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:
+    return {key: Flat(path, **place)}
 
 
 def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:

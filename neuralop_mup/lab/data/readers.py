@@ -25,7 +25,7 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Flat, Joined, Stored, is_coordinate, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import Flat, Joined, Stored, flat_array, is_coordinate, lazy, unnamed_dims
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
@@ -84,8 +84,8 @@ def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dic
 # NumPy and torch
 
 
-def _stored(opener: Callable[[str], Mapping[str, Any]], path: Path, key: str, file: Any) -> Stored:
-    """Return an array in NumPy's format, whose header comes next in an open file; raise MupError for Python objects."""
+def _header(path: Path, key: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read shape, order and type of an array in NumPy's format; its numbers follow in the file."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, in_columns, dtype = read(file)
@@ -94,61 +94,53 @@ def _stored(opener: Callable[[str], Mapping[str, Any]], path: Path, key: str, fi
             f"{key} in {path} holds objects of Python, which may run code: save an array of numbers, "
             f"np.asarray({key}, dtype='float32')."
         )
-    return Stored(opener, path, key, shape, dtype, in_columns)
+    return shape, in_columns, dtype
 
 
-def _flat(array: Stored, path: str, offset: int) -> Flat:
-    """Return the numbers of an array, which begin at a byte of a file."""
-    return Flat(path, offset, array.shape[:: -1 if array.reversed else 1], array.dtype)
+def _read_npy(path: Path) -> list[Dataset]:
+    with open(path, "rb") as file:
+        header = _header(path, ONLY_KEY, file)
+        return [dataset_of({ONLY_KEY: flat_array(path, ONLY_KEY, file.tell(), *header)}, str(path))]
 
 
 def _read_npz(path: Path) -> list[Dataset]:
-    found = {}
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            with archive.open(name) as member:
-                key = name.removesuffix(".npy")
-                found[key] = _stored(_Members, path, key, member)
+    found: dict[str, Stored] = {}
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        for info in archive.infolist():
+            key = info.filename.removesuffix(".npy")
+            with archive.open(info) as member:
+                shape, in_columns, dtype = _header(path, key, member)
+                start = member.tell()
+            if info.compress_type == zipfile.ZIP_STORED:
+                file.seek(
+                    info.header_offset + 26
+                )  # lengths of the name and of the extra field, which stand before the array
+                start += sum(struct.unpack("<HH", file.read(4))) + info.header_offset + 30
+                found[key] = flat_array(path, key, start, shape, in_columns, dtype)
+            else:
+                found[key] = Stored(_Unpacked, path, key, shape, dtype, in_columns)
     return [dataset_of(found, str(path))]
 
 
-class _Members(dict):
-    """The arrays of an .npz file, each opened when somebody asks for it."""
+class _Unpacked(dict):
+    """The arrays of a compressed .npz file, each unpacked when somebody asks for it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def __missing__(self, key: str) -> Flat:
-        return _member(self.path, key, stamp_of(self.path))
+        return _unpacked(self.path, key, stamp_of(self.path))
 
 
 @functools.lru_cache(maxsize=1024)
-def _member(path: str, key: str, stamp: tuple) -> Flat:
-    """Open one array of an .npz file; a compressed one is decompressed once, into a temporary file."""
-    with zipfile.ZipFile(path) as archive:
-        info = archive.getinfo(f"{key}.npy")
-        with archive.open(info) as member:
-            array = _stored(_Members, Path(path), key, member)
-            start = member.tell()
-            if info.compress_type != zipfile.ZIP_STORED:
-                with tempfile.NamedTemporaryFile(suffix=".raw", delete=False) as whole:
-                    shutil.copyfileobj(member, whole)
-                flat = _flat(array, whole.name, 0)
-                weakref.finalize(flat, os.remove, whole.name)
-                return flat
-    with open(path, "rb") as file:
-        file.seek(info.header_offset + 26)  # lengths of the name and of the extra field, which stand before the array
-        return _flat(array, path, sum(struct.unpack("<HH", file.read(4))) + file.tell() + start)
-
-
-def _npy(path: str) -> dict[str, Flat]:
-    with open(path, "rb") as file:
-        return {ONLY_KEY: _flat(_stored(_npy, Path(path), ONLY_KEY, file), path, file.tell())}
-
-
-def _read_npy(path: Path) -> list[Dataset]:
-    with open(path, "rb") as file:
-        return [dataset_of({ONLY_KEY: _stored(_npy, path, ONLY_KEY, file)}, str(path))]
+def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
+    """Unpack an array once, into a temporary file that exists as long as the result."""
+    with zipfile.ZipFile(path).open(f"{key}.npy") as member, tempfile.NamedTemporaryFile(delete=False) as whole:
+        shape, in_columns, dtype = _header(Path(path), key, member)
+        shutil.copyfileobj(member, whole)
+    found = Flat(whole.name, 0, shape[:: -1 if in_columns else 1], dtype)
+    weakref.finalize(found, os.remove, whole.name)
+    return found
 
 
 @_until_changed

@@ -10,7 +10,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_space, is_unnamed, usual_word
 from neuralop_mup.lab.data.roles import LEAST, Variables, option
 
-_MOST = 16  # an axis without a name may be channels only up to this length
+MOST_CHANNELS = 16  # an axis without a name may be channels only up to this length
 _SHOWN = 5  # readings in a message
 _MANY = 10  # files of equal shapes that may be one sample each
 
@@ -98,7 +98,11 @@ def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str]
     wanted = set(sizes) | ({TIME} if in_time else set())
     is_grid = sorted(filter(is_space, sizes)) == list("xyz"[: max(1, len(grid))]) and min(grid) >= LEAST
     has_all = all(set(words[key]) - {CHANNEL} == wanted for key in outputs)
-    return sizes if is_grid and has_all and len(pairs) - len(channels) == len(sizes) and max([0, *channels]) <= _MOST else {}
+    return (
+        sizes
+        if is_grid and has_all and len(pairs) - len(channels) == len(sizes) and max([0, *channels]) <= MOST_CHANNELS
+        else {}
+    )
 
 
 def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Mapping[str, Any], in_time: bool) -> str:
