@@ -112,9 +112,7 @@ def _read_npz(path: Path) -> list[Dataset]:
                 shape, in_columns, dtype = _header(path, key, member)
                 start = member.tell()
             if info.compress_type == zipfile.ZIP_STORED:
-                file.seek(
-                    info.header_offset + 26
-                )  # lengths of the name and of the extra field, which stand before the array
+                file.seek(info.header_offset + 26)  # lengths of name and extra field, which stand before the array
                 start += sum(struct.unpack("<HH", file.read(4))) + info.header_offset + 30
                 found[key] = flat_array(path, key, start, shape, in_columns, dtype)
             else:
