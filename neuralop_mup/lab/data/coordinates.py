@@ -29,6 +29,7 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
     gaps = {TIME: [_spacing(data, TIME, uneven) for data in parts]} if stride else {}
     for dim in spaces_of(parts[0]):
         gaps[dim] = [_spacing(data, dim, uneven) for data in parts]
+        _check_direction(parts, dim, gaps[dim])
         _warn_of_ends(parts[0], dim)
         if dim.lower() in ("lat", "latitude"):
             warnings.warn(
@@ -42,6 +43,16 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
     for dim, each in gaps.items():
         made = _with_varying(made, dim, each, stride)
     return made
+
+
+def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None]) -> None:
+    """Raise MupError if the coordinate of an axis increases in one file and decreases in another."""
+    signs = {float(np.sign(gap)): data.attrs["file"] for gap, data in zip(gaps, parts, strict=True) if gap is not None}
+    if len(signs) > 1:
+        raise MupError(
+            f"{dim} increases in one of {' and '.join(signs.values())}, and decreases in the other, so that points do not "
+            f"match. Write both in one direction, xarray.open_dataset(file).sortby({dim!r})."
+        )
 
 
 def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:

@@ -45,13 +45,10 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
         raw = {split: read_files(files, own.join) for split, files in own.files.items()}
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
-    places = [(split, data) for split, group in found.items() for data in group]
-    ordered = [_in_order_of(places[0][1], data) for _, data in places]
-    selected = [select(data, own.every, own.crop) for data in ordered]
-    checked = check_coordinates(selected, own.uneven, own.time_step)
-    made: dict[str, list[Dataset]] = {split: [] for split in found}
-    for (split, _), data in zip(places, checked, strict=True):
-        made[split].append(data)
+    every = [data for group in found.values() for data in group]
+    selected = [select(_in_order_of(every[0], data), own.every, own.crop) for data in every]
+    checked = iter(check_coordinates(selected, own.uneven, own.time_step))
+    made = {split: [next(checked) for _ in group] for split, group in found.items()}
     _check_alike(made)
     return made
 
@@ -108,7 +105,7 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
 
 
 def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
-    """Return a file with the axes of its grid in the order of the first one; raise MupError for a reversed coordinate."""
+    """Return a file with the axes of its grid in the order of the first one."""
     spaces, own = spaces_of(first), spaces_of(data)
     files = f"{data.attrs['file']} and {first.attrs['file']}"
     if len(own) != len(spaces):
@@ -119,21 +116,7 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
             f"{files} have the axes {', '.join(own)} and {', '.join(spaces)}: it is not clear which axes are the same. "
             f"Give a word for each axis, {option(dims=' '.join(words))}."
         )
-    for dim in spaces:
-        if _direction(data, dim) * _direction(first, dim) < 0:
-            raise MupError(
-                f"{dim} increases in one of {files}, and decreases in the other, so that points do not match. Write both "
-                f"in one direction, xarray.open_dataset(file).sortby({dim!r})."
-            )
     return data.assign_attrs(spaces=spaces)
-
-
-def _direction(data: Dataset, dim: str) -> float:
-    """Return a positive number where the coordinate of an axis increases, a negative one where it decreases, else 0."""
-    if dim not in data.coords or data[dim].dtype.kind not in "iuf":
-        return 0.0
-    points = data[dim].values.astype(float)
-    return float(np.sign(points[-1] - points[0]))
 
 
 def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
