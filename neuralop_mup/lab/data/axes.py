@@ -180,7 +180,8 @@ def _check_patterns(raw: Dataset, keys: Sequence[str]) -> None:
 def _labels(raw: Dataset, variable: Variable) -> list[str]:
     """Return the names of channels, where the file has a coordinate of channels."""
     own = [dim for dim in variable.dims if usual_word(dim) == CHANNEL and dim in raw.coords]
-    return list(map(str, raw[own[0]].values)) if len(own) == 1 else []
+    labels = raw[own[0]].values.tolist() if len(own) == 1 else []
+    return [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
 
 
 def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:

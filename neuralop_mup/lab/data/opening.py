@@ -12,7 +12,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
-from neuralop_mup.lab.data.files import SPLITS, by_split, draw
+from neuralop_mup.lab.data.files import SPLIT_WORDS, SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.joining import read_files
 from neuralop_mup.lab.data.readers import ONLY_KEY, dataset_of
@@ -80,10 +80,10 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
 def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
     """Return input and output of files without a known format. The axes of the first file hold for all."""
     found: dict[str, list[Dataset]] = {}
+    if not read["y"] and not read["time_step"]:
+        _check_unpaired([data for group in raw.values() for data in group])
     for split, group in raw.items():
         found[split] = []
-        if not read["y"] and not read["time_step"]:
-            _check_unpaired(group)
         for data in group:
             made = with_roles(data, read, group)
             if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
@@ -95,7 +95,7 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
 def _check_unpaired(group: Sequence[Dataset]) -> None:
     """Raise MupError for files of one array each with different names, such as a.npy and u.npy: they may be a pair."""
     files = [Path(data.attrs["file"]) for data in group if list(data.variables) == [ONLY_KEY] and len(data.dims) > 1]
-    names = {re.sub(r"\d+", "", file.stem): file.name for file in files}
+    names = {re.sub(rf"\d+|{'|'.join(SPLIT_WORDS)}", "", file.stem, flags=re.I): file.name for file in files}
     if len(files) == len(group) and len(names) > 1:
         one, other, *_ = names.values()
         raise MupError(
