@@ -185,7 +185,9 @@ def _arrays(part: Any) -> dict[str, Any] | None:
     elif hasattr(part, "coords"):  # a DataArray
         part = {part.name or _ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
-        part = _pair_of_named(*part) if any(hasattr(v, "coords") for v in part) else dict(zip("xy", part, strict=True))
+        part = dict(zip("xy", part, strict=True))
+    if isinstance(part, Mapping) and part.keys() == {"x", "y"} and any(hasattr(v, "coords") for v in part.values()):
+        part = _pair_of_named(part["x"], part["y"])
     if not isinstance(part, Mapping) or not part or not all(hasattr(v, "dtype") for v in part.values()):
         return None
     return {str(key): _kept(values) for key, values in part.items()}

@@ -42,7 +42,8 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     if own.arrays is not None:
         raw = {split: [dataset_of(part)] for split, part in own.arrays.items()}
     else:
-        raw = {split: read_files(files, own.join) for split, files in own.files.items()}
+        pair = {own.x, own.y} <= {None, "x", "y"}
+        raw = {split: read_files(files, own.join, pair) for split, files in own.files.items()}
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
     every = [data for group in found.values() for data in group]

@@ -58,6 +58,8 @@ def test_files_of_one_array_without_words_for_input_and_output():
     load(files, time_step=1)
     with refused("a.npy u.npy x.npy y.npy {'time_step':1}"):
         load(tuple(files))
+    own = OwnData(files=[save("x.npy", X), save("y.npy", Y)], y="data", time_step=1)
+    assert own.readings["output"] == "data (time x)"  # keys of the user count more than the names of files
     with refused("u_train.npy {'time_step':1} 'last'"):
         load({split: save(f"u_{split}.npy", X) for split in ("train", "test")})
     with refused("16"):  # coordinates are no fields
@@ -111,6 +113,8 @@ def test_axes_may_have_any_name(dims, in_memory):
     values = array(40, *[16] * (len(dims.split()) - 1))
     x, y = (xarray.DataArray(each, dims=dims.split()) for each in (values, 2 * values))
     assert_equal(load((x, y), in_memory=in_memory).test[1][[0, 1]], 2 * values[36:38, None])
+    for named in ({"x": x, "y": y}, [x, y]):
+        assert_equal(load(named, in_memory=in_memory).test[1][[0, 1]], 2 * values[36:38, None])
     last = dims.split()[-1]
     whole = xarray.Dataset({"a": x, "b": y}, {last: np.arange(16.0)})
     assert_equal(load(whole, x="a", y="b", in_memory=in_memory).test[1][[0, 1]], 2 * values[36:38, None])
