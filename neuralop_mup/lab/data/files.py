@@ -167,7 +167,7 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
         counts = {name: max(1, round(n * share / sum(wanted.values()))) for name, share in wanted.items()}
         counts["train"] += n - sum(counts.values())
     if counts["train"] < 1 or sum(counts.values()) > n:
-        raise MupError(f"The training data has {n} samples, too few for {', '.join(wanted)} with split = {tuple(split)}.")
+        raise MupError(f"The training data has {n} samples, and split = {tuple(split)} needs more for {', '.join(wanted)}.")
     # RandomState's numbers are the same in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
     ends = np.cumsum([0, *counts.values()])

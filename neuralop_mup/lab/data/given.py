@@ -236,8 +236,10 @@ def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
     x, y = (tuple(values.shape) for values in next(iter(pairs.values())))
     if any("complex" in str(values.dtype) for pair in pairs.values() for values in pair):
         return False
-    if len(x) != len(y) or len(x) < 3 or x[2:] != y[2:] or min(x[2:]) < LEAST:
+    if len(x) != len(y) or len(x) < 3:
         return True
+    if x[2:] != y[2:] or min(x[2:]) < LEAST:  # channels may be last; an output may also have a finer grid
+        return x[1:-1] == y[1:-1] and min(x[1:-1]) >= LEAST and max(x[-1], y[-1]) <= MOST_CHANNELS
     is_grid = x[1:] == y[1:] and len(x) < 5 and min(x[1:]) >= LEAST
     if is_grid and len(set(x[1:])) > 1 and x[1] > MOST_CHANNELS:
         axes = "xyz"[: len(x) - 1]

@@ -234,8 +234,8 @@ def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
     long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
     if not long_enough:
         raise MupError(
-            f"{group[0].attrs['file']} has {group[0].sizes[TIME]} frames in a trajectory or piece of one, too few for "
-            f"time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
+            f"{group[0].attrs['file']} has {group[0].sizes[TIME]} frames in a trajectory or piece of one. More are needed "
+            f"for time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
             f"Where each file is a time step, {option(join='time')}."
         )
     return long_enough

@@ -163,6 +163,13 @@ def test_given_splits_of_many_channels_are_asked_about():
             words = line.split()[: len(shape)]
             data = as_source({"train": (x, x), "val": (x, x)}, {"dims": " ".join(words)}).load()
             assert data.train[0].shape == (shape if "channel" in words else (40, 1, *shape[1:]))
+    for shapes in (((1, 16), (1, 32)), ((8, 16), (8, 32)), ((2, 8, 8), (1, 16, 16)), ((20, 64), (1, 64)), ((1, 3), (1, 3))):
+        x, y = (array(40, *shape) for shape in shapes)  # only (n, channels, *grid) fits, or another grid of the output
+        data = as_source({"train": (x, y), "val": (x, y)}).load()
+        assert (data.train[0].shape, data.train[1].shape) == (x.shape, y.shape)
+    x, y = array(40, 8, 9, 5), array(40, 8, 9, 6)
+    with refused("2ways 'samplexychannel'"):
+        as_source({"train": (x, y), "val": (x, y)}).load()
     x = array(40, 32, 64)
     assert as_source({"train": (x, array(40, 1, 32, 64)), "val": (x, array(40, 1, 32, 64))}).load().train[0].ndim == 4
 
