@@ -4,10 +4,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import h5py
 import numpy as np
 from xarray import Variable
 from xarray.backends import BackendArray
@@ -61,12 +61,39 @@ def is_space(dim: str) -> bool:
     return dim not in (SAMPLE, TIME) and not is_channel(dim)
 
 
-class Mapped(NamedTuple):
-    """The file of an array, its first byte, and an object that keeps the file if it is a temporary one."""
+class Flat:
+    """Numbers that lie in a file as they would in memory. Slices are read without mapping the file into memory.
 
-    path: str
-    offset: int
-    temporary: Any
+    Parameters
+    ----------
+    path : str
+    offset : int
+        The first byte.
+    shape : sequence of int
+    dtype : dtype
+    """
+
+    def __init__(self, path: str, offset: int, shape: Sequence[int], dtype: Any) -> None:
+        self.path, self.offset, self.shape, self.dtype = path, offset, tuple(shape), np.dtype(dtype)
+
+    def __getitem__(self, key: tuple) -> np.ndarray:
+        shape, key = (1, *self.shape), (0, *key)
+        slices = [part if isinstance(part, slice) else slice(part, part + 1) for part in key]
+        ranges = [range(n)[part] for part, n in zip(slices, shape, strict=True)]
+        # Axes before the first one with several entries only move the place where reading begins.
+        split = next((axis for axis, own in enumerate(ranges) if len(own) != 1), len(shape) - 1)
+        rows, inner = ranges[split], shape[split + 1 :]
+        if not rows:
+            return np.empty(shape, self.dtype)[key]
+        before = int(np.ravel_multi_index([own[0] for own in ranges[:split]], shape[:split])) if split else 0
+        size, n_rows = math.prod(inner), rows[-1] - rows[0] + 1
+        start = self.offset + (before * shape[split] + rows[0]) * size * self.dtype.itemsize
+        values = np.fromfile(self.path, self.dtype, n_rows * size, offset=start)
+        if len(values) < n_rows * size:
+            raise ValueError("it is cut short")
+        lead = [slice(None) if isinstance(part, slice) else 0 for part in key[:split]]
+        own = slice(None, None, rows.step) if isinstance(key[split], slice) else 0
+        return values.reshape([1] * split + [n_rows, *inner])[(*lead, own, *key[split + 1 :])]
 
 
 class Stored(BackendArray):
@@ -99,10 +126,6 @@ class Stored(BackendArray):
         self.opener, self.path, self.key = opener, str(path), key
         self.shape, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
         self.chunks = tuple(chunks or ())
-        self.mapped: Mapped | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "mapped": None}
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
@@ -129,22 +152,15 @@ class Stored(BackendArray):
             raise ValueError(f"it is {array.dtype} {shape} where {self.dtype} {self.shape} was found before")
         return array
 
-    def place(self) -> tuple[str, int] | None:
-        """Return the file and its first byte where the array lies there as it would in memory, and None elsewhere."""
-        with reading():
-            array = self.opened()
-            if isinstance(array, np.memmap):
-                if not array.flags.c_contiguous:
-                    return None
-                # This reference keeps the file of a compressed array, which is a temporary one, while its path is in use.
-                self.mapped = self.mapped or Mapped(str(array.filename), array.offset, getattr(array, "temporary", None))
-                return self.mapped.path, self.mapped.offset
-            if not isinstance(array, h5py.Dataset) or self.reversed:
-                return None
-            # Chunked or empty arrays have no first byte.
-            same_type = array.id.get_type() == h5py.h5t.py_create(self.dtype)
-            offset = array.id.get_offset() if same_type else None
-            return None if offset is None else (array.file.filename, offset)
+
+def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
+    """Return an array whose numbers follow each other in a file, from a byte on."""
+    opener = partial(_flat, key=key, offset=offset, shape=tuple(shape)[:: -1 if reversed else 1], dtype=dtype)
+    return Stored(opener, path, key, shape, dtype, reversed)
+
+
+def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:
+    return {key: Flat(path, **place)}
 
 
 def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:
@@ -185,14 +201,6 @@ def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None
         return made
     data = indexing.LazilyIndexedArray(array) if isinstance(array, BackendArray) else numpy_of(array)
     return Variable(tuple(dims), data, dict(attrs or {}))
-
-
-def stored_of(variable: Variable) -> tuple[Any, tuple] | None:
-    """Return the array in a file behind a lazy variable, and the part of it that the variable shows."""
-    held = variable._data  # xarray has no public way to it
-    if isinstance(held, indexing.LazilyIndexedArray) and isinstance(held.array, (Stored, Joined)):
-        return held.array, held.key.tuple
-    return None
 
 
 def unnamed_dims(key: str, n_axes: int) -> list[str]:

@@ -5,11 +5,8 @@ error lists them.
 """
 
 import fnmatch
-import math
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, product
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,161 +19,15 @@ from neuralop_mup.lab.data.arrays import (
     TIME,
     Joined,
     coordinate_word,
-    is_channel,
     is_coordinate,
-    is_space,
     is_unnamed,
     lazy,
     usual_word,
 )
+from neuralop_mup.lab.data.readings import Words, only_reading
+from neuralop_mup.lab.data.roles import Variables, assemble, field, option
 
-LEAST = 4  # points on an axis of a grid
-_MOST = 16  # an axis without a name may be channels only up to this length
-_CLASSES = 16  # so few whole numbers look like names of classes
 _SHOWN = 12  # arrays of a file in a message
-_READINGS = 5  # likewise
-_LABELS = "neuralop_mup: names of channels"  # a private attribute, because a field in a file may have "labels"
-_MANY = 10  # files of equal shapes that may be one sample each
-
-Variables = Mapping[str, Variable]
-Words = tuple[str, ...]
-
-
-def option(**read: Any) -> str:
-    """Return how files are to be read, as one writes it in Python and in the shell."""
-    texts = {name: f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value)) for name, value in read.items()}
-    return f"read={read} (in the shell: {' '.join(f'--read.{name} {text}' for name, text in texts.items())})"
-
-
-# Fields, grid and labels of a Dataset
-
-
-def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
-    """Return the variables of a role, "input" or "output", by their keys in the file."""
-    names = [str(name) for name in data.data_vars if str(name).startswith(f"{role}:")]
-    return {name.partition(":")[2]: data[name].variable for name in names}
-
-
-def spaces_of(data: Dataset) -> list[str]:
-    """Return the axes of the grid, in the order of the first file, else of the first output that has all."""
-    if "spaces" in data.attrs:
-        return list(data.attrs["spaces"])
-    found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
-    return max(found, key=len)
-
-
-def grid_of(data: Dataset) -> tuple[int, ...]:
-    """Return the number of points along each axis of the grid."""
-    return tuple(data.sizes[dim] for dim in spaces_of(data))
-
-
-def n_channels(variable: Variable) -> int:
-    """Return the number of channels of a field."""
-    return math.prod(points for dim, points in variable.sizes.items() if is_channel(dim))
-
-
-def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
-    """Return the names of the channels of a role."""
-    found: list[str] = []
-    for key, variable in fields_of(data, role).items():
-        count = n_channels(variable)
-        labels = variable.attrs.get(_LABELS, ())
-        labels = labels if len(labels) == count else range(count)
-        found += [f"{key} {label}" for label in labels] if count > 1 else [key]
-    return tuple(found)
-
-
-def described(data: Dataset, role: str) -> str:
-    """Return the fields of a role with their axes, such as ``u (sample time x y)``."""
-    words = {key: [dim.partition(":")[0] for dim in variable.dims] for key, variable in fields_of(data, role).items()}
-    return " + ".join(f"{key} ({' '.join(own)})" for key, own in words.items())
-
-
-# From variables to a Dataset with roles
-
-
-def field(role: str, key: str, values: Any, words: Sequence[str], labels: Sequence[str] = ()) -> dict[str, Variable]:
-    """Return a field under a name that is no axis. The channels of each array have an axis of their own, and labels."""
-    names = [f"{CHANNEL}:{key}:{axis}" if word == CHANNEL else word for axis, word in enumerate(words)]
-    return {f"{role}:{key}": lazy(values, names, {_LABELS: tuple(labels)})}
-
-
-def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = None, **attrs: Any) -> Dataset:
-    """Return variables on one grid as a Dataset.
-
-    Parameters
-    ----------
-    file : str
-        What messages call it.
-    fields : mapping of str to Variable
-        As :func:`field` returns them. Along an axis that is absent or has one point, a field is constant.
-    coords : mapping of str to array, optional
-        Axis → its coordinate. The times of PDEBench have one entry more than there are frames.
-    **attrs
-        Attributes of the Dataset.
-
-    Raises
-    ------
-    MupError
-        If these are no fields of real numbers on one grid, or if the output looks like classes.
-    """
-    sizes: dict[str, int] = {}
-    for name, variable in fields.items():
-        _check_field(name, file, variable)
-        for dim, points in variable.sizes.items():
-            sizes[dim] = max(points, sizes.get(dim, 1))
-    made = {}
-    for name, variable in fields.items():
-        single = {dim: 0 for dim, points in variable.sizes.items() if points == 1 < sizes[dim]}
-        made[name] = variable.isel(single)
-    _check_grid(file, made, sizes)
-    data = Dataset(made, attrs={"file": file, "format": "", **attrs})
-    for dim, values in (coords or {}).items():
-        if len(values) - sizes.get(dim, -1) in (0, dim == TIME):
-            data = data.assign_coords({dim: values[: sizes[dim]]})
-    return data
-
-
-def _check_field(name: str, file: str, variable: Variable) -> None:
-    role, _, key = name.partition(":")
-    what = f"{key} in {file} is no field, {variable.dtype} of shape {variable.shape}:"
-    kind = variable.dtype.kind
-    if kind not in "biuf":
-        raise MupError(
-            f"{what} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
-            "np.stack([u.real, u.imag], axis=1)."
-        )
-    if variable.dtype.itemsize > 8:
-        raise MupError(f"{what} torch has at most float64: write {key}.astype('float64').")
-    if not variable.size:
-        raise MupError(f"{what} it is empty; give samples, or leave out the file.")
-    if role == "output" and kind != "f":
-        values = np.unique(variable.isel({SAMPLE: slice(_CLASSES), TIME: 0}, missing_dims="ignore").values)
-        if len(values) <= _CLASSES:
-            raise MupError(
-                f"{key} in {file} holds the whole numbers {', '.join(map(str, values))}: they look like classes, and an "
-                f"output is real numbers; where they are such write them so, {key}.astype('float32')."
-            )
-
-
-def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
-    """Raise MupError unless all fields have the same points along each axis, and inputs no axis that outputs lack."""
-    held = ", ".join(f"{name.partition(':')[2]} {dict(variable.sizes)}" for name, variable in fields.items())
-    outputs = {dim for name, variable in fields.items() if name.startswith("output:") for dim in variable.dims}
-    for variable in fields.values():
-        for dim, points in variable.sizes.items():
-            is_known = dim in outputs or dim == SAMPLE or is_channel(dim)
-            if points != sizes[dim] or not is_known:
-                raise MupError(
-                    f"{file} holds {held}, with {points} and {sizes[dim] if is_known else 1} along {dim}: input and output "
-                    "need one grid, as many samples and the same times; an axis of frames that are all input is a channel's."
-                )
-    grid = [points for dim, points in sizes.items() if is_space(dim)]
-    if not 1 <= len(grid) <= 3 or min(grid) < LEAST:
-        raise MupError(f"{file} holds {held}: the grid needs one to three axes with {LEAST} points or more on each.")
-
-
-# From a file to variables
 
 
 def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] = ()) -> Dataset:
@@ -329,7 +180,8 @@ def _check_patterns(raw: Dataset, keys: Sequence[str]) -> None:
 def _labels(raw: Dataset, variable: Variable) -> list[str]:
     """Return the names of channels, where the file has a coordinate of channels."""
     own = [dim for dim in variable.dims if usual_word(dim) == CHANNEL and dim in raw.coords]
-    return list(map(str, raw[own[0]].values)) if len(own) == 1 else []
+    labels = raw[own[0]].values.tolist() if len(own) == 1 else []
+    return [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
 
 
 def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:
@@ -368,11 +220,8 @@ def _words_of(
         most = max(said.values(), key=len)
         words = {key: _fitted(key, arrays[key], own or most) for key, own in said.items()}
     else:
-        is_moving = in_time or read.get("time_step") is not None
-        found = _readings(raw, arrays, outputs, is_moving, group)
-        if len(found) != 1:
-            raise MupError((_unequal(arrays) if not found else "") + _question(found, read, is_moving))
-        words = found[0]
+        lengths = {word: values.size for word, values in _coordinates(raw, arrays, {}).items()}
+        words = only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
             f"{'+'.join(outputs)} has neither an input nor a time axis. Where each "
@@ -407,99 +256,3 @@ def _fitted(key: str, variable: Variable, said: Words) -> Words:
     if len(set(single)) < len(single):
         raise MupError(f"two axes of {key} mean the same, {' '.join(said)!r}.")
     return fitting[0]
-
-
-# Readings of arrays without names
-
-
-def _readings(
-    raw: Dataset, arrays: Variables, outputs: Sequence[str], in_time: bool, group: Sequence[Dataset]
-) -> list[dict[str, Words]]:
-    """Return the readings of all axes that agree with lengths and coordinates, the usual ones first.
-
-    Samples come first. In time, the first axis may also be that of the time.
-    """
-    alike = all(len({data[key].shape for data in group if key in data.variables}) == 1 for key in arrays)
-    one_each = len(group) >= _MANY and alike  # each of many files may be one sample
-    leads: list[Words] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
-    shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of one shape have the same axes
-    ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
-    lengths = {word: values.size for word, values in _coordinates(raw, arrays, {}).items() if in_time or word != TIME}
-    fitting: list[dict[str, Words]] = []
-    agreeing: list[dict[str, Words]] = []
-    for each in product(*ways):
-        words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
-        if sizes := _sizes(arrays, words, outputs, in_time):
-            fitting.append(words)
-            if all(n - sizes.get(word, -1) in (0, word == TIME) for word, n in lengths.items()):
-                agreeing.append(words)
-    found = agreeing or fitting
-    # Arrays that are joined are a channel each, and arrays of one shape with equal axes are fields without channels.
-    wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
-    is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
-    if (len(arrays) > 2 or is_cube) and not in_time and not one_each:
-        plain = [words for words in found if not any(CHANNEL in words[key] for key in wide)]
-        return plain or found
-    return found
-
-
-def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
-    """Give what the axes of an array may be; a first axis of one point may be a channel or one sample."""
-    names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
-    n = variable.ndim
-    if n > 1 and variable.shape[0] == 1 and names[0] is None:
-        yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
-        if () in leads:
-            return  # one sample or one channel give the same data
-    ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
-    if leads[0][-1] == TIME and names[0] is None:
-        ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
-    for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
-        if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):
-            yield way
-
-
-def _grid_words(n_axes: int) -> Iterator[Words]:
-    """Give the words for so many axes: axes of the grid (an array may have fewer than others), or channels first or last."""
-    yield from combinations("xyz", max(0, n_axes))
-    yield (CHANNEL, *"xyz"[: n_axes - 1])
-    yield (*"xyz"[: n_axes - 1], CHANNEL)
-
-
-def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str], in_time: bool) -> dict[str, int]:
-    """Return the points along each axis where a reading gives all fields one grid and, perhaps, times; else nothing."""
-    pairs = {pair for key, own in words.items() for pair in zip(own, arrays[key].shape, strict=True)}
-    channels = [points for word, points in pairs if word == CHANNEL]
-    sizes = {word: points for word, points in pairs if word != CHANNEL}
-    grid = [points for word, points in sizes.items() if is_space(word)]
-    wanted = set(sizes) | ({TIME} if in_time else set())
-    is_grid = sorted(filter(is_space, sizes)) == list("xyz"[: max(1, len(grid))]) and min(grid) >= LEAST
-    has_all = all(set(words[key]) - {CHANNEL} == wanted for key in outputs)
-    return sizes if is_grid and has_all and len(pairs) - len(channels) == len(sizes) and max([0, *channels]) <= _MOST else {}
-
-
-def _unequal(arrays: Variables) -> str:
-    """Return a sentence about arrays with different numbers of samples, if samples are first."""
-    counts = {key: variable.shape[0] for key, variable in arrays.items() if variable.ndim > 1}
-    if len(set(counts.values())) < 2:
-        return ""
-    held = ", ".join(f"{key} has {count} samples" for key, count in reversed(counts.items()))
-    return f"{held}, if samples come first; give as many samples of each. If samples are elsewhere: "
-
-
-def _question(found: Sequence[Mapping[str, Words]], read: Mapping[str, Any], in_time: bool) -> str:
-    """Return the sentence that asks for a reading, with the lines to write."""
-    lines: list[Any] = []
-    for words in sorted(found, key=lambda words: len({frozenset(filter(is_space, own)) for own in words.values()})):
-        texts = {key: " ".join(own) for key, own in words.items()}
-        lines.append(texts if len(set(texts.values())) > 1 else next(iter(texts.values())))
-    given = {name: read[name] for name in "xy" if read.get(name)}
-    what = f"its axes can be read in {len(found)} ways. Say which"
-    if not found:
-        what = "no reading of its axes fits, with samples first. Give a word for each axis"
-        lines = ["sample time x y" if in_time else "sample x y"]
-    others = "".join(f", or dims={line!r}" for line in lines[1:_READINGS])
-    return (
-        f"{what}: {option(**given, dims=lines[0])}{others}; sample, time and channel have a meaning, any other word is an "
-        f"axis of the grid, and each needs {LEAST} points or more."
-    )

@@ -9,7 +9,7 @@ from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME
-from neuralop_mup.lab.data.axes import fields_of, option, spaces_of
+from neuralop_mup.lab.data.roles import fields_of, option, spaces_of
 
 STEP = "input:time step"
 
@@ -26,9 +26,11 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
         Frames from input to output. The last frame of a trajectory needs no even times.
     """
     stride = 0 if step == "last" else int(step or 1)
-    gaps = {TIME: [_spacing(data, TIME, uneven) for data in parts]} if stride else {}
+    as_channel = uneven == "channel" and stride > 0
+    gaps = {TIME: [_spacing(data, TIME, uneven) for data in parts]} if stride and not as_channel else {}
     for dim in spaces_of(parts[0]):
         gaps[dim] = [_spacing(data, dim, uneven) for data in parts]
+        _check_direction(parts, dim, gaps[dim])
         _warn_of_ends(parts[0], dim)
         if dim.lower() in ("lat", "latitude"):
             warnings.warn(
@@ -36,12 +38,20 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
                 "poles, and an FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
                 stacklevel=2,
             )
-    if uneven == "channel" and stride:
-        return [_with_steps(data, stride) for data in parts]
-    made = list(parts)
+    made = [_with_steps(data, stride) for data in parts] if as_channel else list(parts)
     for dim, each in gaps.items():
         made = _with_varying(made, dim, each, stride)
     return made
+
+
+def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None]) -> None:
+    """Raise MupError if the coordinate of an axis increases in one file and decreases in another."""
+    signs = {float(np.sign(gap)): data.attrs["file"] for gap, data in zip(gaps, parts, strict=True) if gap is not None}
+    if {-1.0, 1.0} <= signs.keys():
+        raise MupError(
+            f"{dim} increases in one of {signs[1.0]} and {signs[-1.0]}, and decreases in the other, so that points do not "
+            f"match. Write both in one direction, xarray.open_dataset(file).sortby({dim!r})."
+        )
 
 
 def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:
@@ -49,16 +59,21 @@ def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | Non
 
     A split may have another resolution, so lengths are compared between files with the same number of points.
     """
-    name, points = ("time step", [1] * len(parts)) if dim == TIME else (f"{dim} length", [data.sizes[dim] for data in parts])
     known = [gap for gap in gaps if gap is not None]
-    by_points = {n: [gap for gap, own in zip(gaps, points, strict=True) if own == n] for n in set(points)}
-    if len(known) < len(parts) or not any(np.ptp(own) > 1e-3 * np.abs(own).max() for own in by_points.values()):
+    points = [1 if dim == TIME else data.sizes[dim] for data in parts]
+    usual: dict[int, float] = {}
+    for n, gap in zip(points, gaps, strict=True):
+        usual.setdefault(n, gap or 0.0)
+    differs = [abs(gap - usual[n]) > 1e-3 * abs(usual[n]) for n, gap in zip(points, known, strict=False)]
+    if len(known) < len(parts) or not any(differs):
         return list(parts)
+    name = "time step" if dim == TIME else f"{dim} length"
     values = [gap * (stride if dim == TIME else n) for gap, n in zip(known, points, strict=True)]
-    made = [data.assign({f"input:{name}": Variable((), np.float32(v))}) for data, v in zip(parts, values, strict=True)]
-    return [
-        data.assign_attrs(varying={**data.attrs.get("varying", {}), name: sorted(map(abs, set(values)))}) for data in made
-    ]
+    varying = {**parts[0].attrs.get("varying", {}), name: sorted(map(abs, set(values)))}
+    made = []
+    for data, value in zip(parts, values, strict=True):
+        made.append(data.assign({f"input:{name}": Variable((), np.float32(value))}).assign_attrs(varying=varying))
+    return made
 
 
 def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:

@@ -22,8 +22,8 @@ SPLIT_WORDS = {
 }
 SPLITS = ("train", "val", "test")
 _SHOWN = 12  # names in a message
-_INPUT_WORDS = ("x", "input", "inputs")
-_ROLE_WORD = re.compile(r"(?<![a-z])(x|inputs?|y|outputs?|targets?)(?![a-z])", re.I)
+_INPUT_WORDS = ("x", "in", "input", "inputs")
+_ROLE_WORD = re.compile(r"(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-z])", re.I)
 
 
 def is_readable(path: Path) -> bool:
@@ -35,7 +35,9 @@ def readable_in(path: Path) -> list[Path]:
     """Return the path of a file that can be read, or those in a folder and its subfolders, in order."""
     if is_readable(path):
         return [path]
-    inner = sorted(path.iterdir()) if path.is_dir() and not path.name.startswith(".") else []
+    is_folder = path.is_dir() and not path.name.startswith(".")
+    is_loop = path.is_symlink() and path.resolve() in path.absolute().parents
+    inner = sorted(path.iterdir()) if is_folder and not is_loop else []
     return [file for entry in inner for file in readable_in(entry)]
 
 
@@ -165,9 +167,7 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
         counts = {name: max(1, round(n * share / sum(wanted.values()))) for name, share in wanted.items()}
         counts["train"] += n - sum(counts.values())
     if counts["train"] < 1 or sum(counts.values()) > n:
-        text = ", ".join(f"{count} {name}" for name, count in counts.items() if count > 0 and name != "train")
-        train = f"{counts['train']} train, " if is_counts(split) else ""
-        raise MupError(f"The training data has {n} samples, too few to take {train}{text} from it.")
+        raise MupError(f"The training data has {n} samples, and split = {tuple(split)} needs more for {', '.join(wanted)}.")
     # RandomState's numbers are the same in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
     ends = np.cumsum([0, *counts.values()])

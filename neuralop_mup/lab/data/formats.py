@@ -12,52 +12,35 @@ from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME
-from neuralop_mup.lab.data.axes import assemble, field, fields_of
+from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.files import SPLIT_WORDS
+from neuralop_mup.lab.data.roles import assemble, field, fields_of, grid_of
 
 _SCALARS = "scalars"  # attribute: the names of the parameters of the equation
 _PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # of PDEBench's files
 
-#: Outputs, inputs and coordinates by their keys, with a word for each axis. A word has as many points wherever it is, "one"
-#: has one point, and channels have any number.
+#: Outputs, inputs and coordinates by their keys, with a word for each axis. The axis "one" has one point.
 Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 
 
 def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
     """Return the fields of a file in the first layout that has its keys and axes; None for another file."""
     for outputs, inputs, coords in layouts:
-        words = {key: text.split() for key, text in (inputs | outputs).items()}
-        sizes = _sizes(data, words)
-        at = {axis: data[key].values.ravel() for key, axis in coords.items() if key in data.variables}
-        lengths = [len(values) - sizes.get(axis, -1) for axis, values in at.items()]
-        if (
-            not sizes
-            or len(at) < len(coords)
-            or any(n not in (0, axis == TIME) for n, axis in zip(lengths, at, strict=True))
-        ):
+        words = {**inputs, **outputs}
+        shapes = {key: getattr(data.get(key), "shape", ()) for key in words}
+        sizes = [dict(zip(text.split(), shapes[key], strict=False)) for key, text in words.items()]
+        if any(len(shapes[key]) != len(words[key].split()) for key in words) or any(own.get("one", 1) > 1 for own in sizes):
             continue
-        fields: dict[str, Variable] = {}
-        for key, own in words.items():
-            dims = [CHANNEL if word == "one" else word for word in own]
-            fields |= field("output" if key in outputs else "input", key, data[key].variable, dims)
-        least = len(sizes.keys() & {SAMPLE, *"xyz"})  # axes of a field that is constant in time
-        wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
-        left = [key for key in wide if key not in (*words, *coords, *"txyz")]
-        return assemble(data.attrs["file"], fields, at, left=left)
+        dims = {key: text.replace("one", CHANNEL) for key, text in words.items()}
+        try:
+            found = with_roles(data, {"x": "+".join(inputs), "y": "+".join(outputs), "dims": dims})
+        except MupError:  # the arrays do not fit on one grid
+            continue
+        if all(key in data.variables and axis in found.coords for key, axis in coords.items()):
+            least = len(grid_of(found)) + 1  # axes of a field that is constant in time
+            wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
+            return found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])
     return None
-
-
-def _sizes(data: Dataset, words: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return the points along each axis; nothing where a file has other keys or axes."""
-    sizes = {"one": 1}
-    for key, own in words.items():
-        shape = data[key].shape if key in data.variables else ()
-        if len(shape) != len(own):
-            return {}
-        for word, points in zip(own, shape, strict=True):
-            if word != CHANNEL and sizes.setdefault(word, points) != points:
-                return {}
-    return sizes
 
 
 def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
@@ -123,7 +106,7 @@ def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> 
 # PDEBench, PDEArena and the first FNO paper
 
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
-_AT = {"x-coordinate": "x", "y-coordinate": "y", "z-coordinate": "z", "t-coordinate": "time"}
+_COORDINATES = ("x-coordinate", "y-coordinate", "z-coordinate", "t-coordinate")
 _PDEBENCH: tuple[Layout, ...] = (
     ({"tensor": "sample time x"}, {}, {"x-coordinate": "x"}),
     ({"tensor": "sample one x y"}, {"nu": "sample x y"}, {"x-coordinate": "x", "y-coordinate": "y"}),
@@ -139,14 +122,9 @@ _PDEBENCH: tuple[Layout, ...] = (
 def _pdebench(data: Dataset) -> list[Dataset]:
     """Read pdebench/PDEBench: arrays of samples, or a group a sample; parameters of the equation are attributes."""
     found, attrs = _first(_PDEBENCH, data), data.attrs.get("", {})
-    if found is None or set(found.attrs["left"]) - set(_AT):
+    if found is None or set(found.attrs["left"]) - set(_COORDINATES):
         return []
-    for key, axis in _AT.items():
-        n = found.sizes.get(axis, -1)
-        if key in data and data[key].size in (n, n + (axis == TIME)):
-            found = found.assign_coords({axis: data[key].values.ravel()[:n]})
-    found = found.assign_attrs(left=[])
-    return [with_scalars(found, {name: attrs[name] for name in _PARAMETERS if name in attrs})]
+    return [with_scalars(found.assign_attrs(left=[]), {name: attrs[name] for name in _PARAMETERS if name in attrs})]
 
 
 _PDEARENA: tuple[Layout, ...] = (
@@ -217,7 +195,7 @@ def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None)
     --------
     >>> import numpy as np
     >>> from scipy.io import savemat
-    >>> from neuralop_mup.lab.data.axes import labels_of
+    >>> from neuralop_mup.lab.data.roles import labels_of
     >>> from neuralop_mup.lab.data.formats import with_format
     >>> from neuralop_mup.lab.data.readers import read_file
     >>> savemat("darcy.mat", {"coeff": np.random.rand(20, 8, 8), "sol": np.random.rand(20, 8, 8)})

@@ -6,7 +6,6 @@ A source has ``load()``, which returns :class:`ProblemData` or :class:`Loaders`.
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +185,9 @@ def _arrays(part: Any) -> dict[str, Any] | None:
     elif hasattr(part, "coords"):  # a DataArray
         part = {part.name or _ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
-        part = _pair_of_named(*part) if any(hasattr(v, "coords") for v in part) else dict(zip("xy", part, strict=True))
+        part = dict(zip("xy", part, strict=True))
+    if isinstance(part, Mapping) and part.keys() == {"x", "y"} and any(hasattr(v, "coords") for v in part.values()):
+        part = _pair_of_named(part["x"], part["y"])
     if not isinstance(part, Mapping) or not part or not all(hasattr(v, "dtype") for v in part.values()):
         return None
     return {str(key): _kept(values) for key, values in part.items()}
@@ -210,14 +211,9 @@ def _kept(values: Any) -> Any:
     """Return an array; one that is mapped from a file becomes one that each process maps while it reads."""
     if type(values) is not np.memmap or not isinstance(values.base, mmap.mmap) or not values.flags.c_contiguous:
         return values
-    from neuralop_mup.lab.data.arrays import Stored
+    from neuralop_mup.lab.data.arrays import flat_array
 
-    opener = partial(_mapped, dtype=values.dtype, offset=values.offset, shape=values.shape)
-    return Stored(opener, str(values.filename), _ONLY_KEY, values.shape, values.dtype)
-
-
-def _mapped(file: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    return {_ONLY_KEY: np.memmap(file, dtype, "r", offset, shape)}
+    return flat_array(str(values.filename), _ONLY_KEY, values.offset, values.shape, False, values.dtype)
 
 
 def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
@@ -227,34 +223,32 @@ def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
 
 
 def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
-    """Return whether the only reading of arrays of given splits has no axis of channels after the samples.
+    """Return whether arrays of given splits are not of the form (n, channels, *grid).
 
-    False where several readings fit, since the form of given splits is (n, channels, *grid), and for complex fields.
+    Raises
+    ------
+    MupError
+        If the second axis may be that of many channels, or one of the grid.
     """
-    if any(values.ndim < 3 for pair in pairs.values() for values in pair):
-        return True
-    from neuralop_mup.lab.data.axes import LEAST, option, with_roles
-    from neuralop_mup.lab.data.readers import dataset_of
+    from neuralop_mup.lab.data.readings import MOST_CHANNELS
+    from neuralop_mup.lab.data.roles import LEAST
 
-    pair = next(iter(pairs.values()))
-    if any("complex" in str(values.dtype) for values in pair):
+    x, y = (tuple(values.shape) for values in next(iter(pairs.values())))
+    if any("complex" in str(values.dtype) for pair in pairs.values() for values in pair):
         return False
-    empty = {key: np.broadcast_to(np.float32(0), tuple(values.shape)) for key, values in zip("xy", pair, strict=True)}
-    try:
-        words = with_roles(dataset_of(empty), {"x": None, "y": None, "dims": None, "time_step": None}).attrs["words"]
-    except MupError:
-        return False
-    if all(own[:2] == ("sample", "channel") for own in words.values()):
-        return False
-    x, y = (tuple(values.shape) for values in pair)
-    is_square = len(set(x[1:])) == 1
-    if x[2:] == y[2:] and min(x[2:]) >= LEAST and not is_square:
-        lines = (option(dims=" ".join(("sample", *lead, *"xyz"[: len(x) - 1 - len(lead)]))) for lead in (("channel",), ()))
+    if len(x) != len(y) or len(x) < 3:
+        return True
+    if x[2:] != y[2:] or min(x[2:]) < LEAST:  # channels may be last; an output may also have a finer grid
+        return x[1:-1] == y[1:-1] and min(x[1:-1]) >= LEAST and max(x[-1], y[-1]) <= MOST_CHANNELS
+    is_grid = x[1:] == y[1:] and len(x) < 5 and min(x[1:]) >= LEAST
+    if is_grid and len(set(x[1:])) > 1 and x[1] > MOST_CHANNELS:
+        axes = "xyz"[: len(x) - 1]
         raise MupError(
             f"x has the shape {x} and y {y}: the axis after the samples may be that of the channels, or one of the grid. "
-            f"Give a word for each axis, {' or '.join(lines)}."
+            f"Give a word for each axis, read={{'dims': 'sample channel {' '.join(axes[:-1])}'}} or "
+            f"read={{'dims': 'sample {' '.join(axes)}'}}."
         )
-    return True
+    return is_grid and len(set(x[1:])) == 1
 
 
 def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:

@@ -1,4 +1,4 @@
-"""Files that are open while somebody reads, and direct reading of rows, past the libraries."""
+"""Files that are open while somebody reads, and tensors as arrays."""
 
 import os
 import threading
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
@@ -42,15 +41,6 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
     """Return the size and the time of the last change of a file."""
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
-
-
-def read_rows(path: str, offset: int, rows: np.ndarray, out: np.ndarray) -> None:
-    """Fill ``out`` from a file of consecutive rows; each run of consecutive row numbers is one call."""
-    with open(path, "rb", buffering=GAP) as file:
-        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
-            file.seek(offset + int(rows[run[0]]) * out[0].nbytes)
-            if file.readinto(out[run[0] : run[-1] + 1]) < len(run) * out[0].nbytes:
-                raise MupError(f"The file {path} is cut short: write or copy it again.")
 
 
 def numpy_of(values: Any) -> Any:

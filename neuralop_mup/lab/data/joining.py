@@ -17,7 +17,7 @@ from neuralop_mup.lab.data.files import role_of
 from neuralop_mup.lab.data.readers import dataset_of, join_variables, read_file
 
 
-def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
+def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) -> list[Dataset]:
     """Return what files hold, as a list of Datasets.
 
     Parameters
@@ -26,6 +26,8 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
         Arrays in two files that their names call input and output, such as x.npy and y.npy, become one Dataset.
     join : str, default "sample"
         "time": each file is a time step, and the files of a folder are one trajectory.
+    pair : bool, default True
+        Whether names of files may mean input and output. False where the user gives other keys.
 
     Examples
     --------
@@ -44,7 +46,7 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
     read = {path: parts for found in folders.values() for path, parts in found.items()}
     pairs: dict[str, list[Path]] = defaultdict(list)
     for path in read:
-        pairs[role_of(path)[0]].append(path)
+        pairs[role_of(path)[0] if pair else str(path)].append(path)
     return [part for paths in pairs.values() for part in _paired({path: read[path] for path in paths})]
 
 

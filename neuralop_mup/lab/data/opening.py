@@ -10,12 +10,13 @@ from xarray import Dataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
-from neuralop_mup.lab.data.axes import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of, with_roles
+from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
-from neuralop_mup.lab.data.files import SPLITS, by_split, draw
+from neuralop_mup.lab.data.files import SPLIT_WORDS, SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.joining import read_files
 from neuralop_mup.lab.data.readers import ONLY_KEY, dataset_of
+from neuralop_mup.lab.data.roles import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of
 from neuralop_mup.lab.data.windows import WindowReader
 
 if TYPE_CHECKING:
@@ -41,16 +42,14 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     if own.arrays is not None:
         raw = {split: [dataset_of(part)] for split, part in own.arrays.items()}
     else:
-        raw = {split: read_files(files, own.join) for split, files in own.files.items()}
+        pair = {own.x, own.y} <= {None, "x", "y"}
+        raw = {split: read_files(files, own.join, pair) for split, files in own.files.items()}
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
-    places = [(split, data) for split, group in found.items() for data in group]
-    ordered = [_in_order_of(places[0][1], data) for _, data in places]
-    selected = [select(data, own.every, own.crop) for data in ordered]
-    checked = check_coordinates(selected, own.uneven, own.time_step)
-    made: dict[str, list[Dataset]] = {split: [] for split in found}
-    for (split, _), data in zip(places, checked, strict=True):
-        made[split].append(data)
+    every = [data for group in found.values() for data in group]
+    selected = [select(_in_order_of(every[0], data), own.every, own.crop) for data in every]
+    checked = iter(check_coordinates(selected, own.uneven, own.time_step))
+    made = {split: [next(checked) for _ in group] for split, group in found.items()}
     _check_alike(made)
     return made
 
@@ -82,10 +81,10 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
 def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
     """Return input and output of files without a known format. The axes of the first file hold for all."""
     found: dict[str, list[Dataset]] = {}
+    if not read["y"] and not read["time_step"]:
+        _check_unpaired([data for group in raw.values() for data in group])
     for split, group in raw.items():
         found[split] = []
-        if not read["y"] and not read["time_step"]:
-            _check_unpaired(group)
         for data in group:
             made = with_roles(data, read, group)
             if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
@@ -97,7 +96,7 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
 def _check_unpaired(group: Sequence[Dataset]) -> None:
     """Raise MupError for files of one array each with different names, such as a.npy and u.npy: they may be a pair."""
     files = [Path(data.attrs["file"]) for data in group if list(data.variables) == [ONLY_KEY] and len(data.dims) > 1]
-    names = {re.sub(r"\d+", "", file.stem): file.name for file in files}
+    names = {re.sub(rf"\d+|{'|'.join(SPLIT_WORDS)}", "", file.stem, flags=re.I): file.name for file in files}
     if len(files) == len(group) and len(names) > 1:
         one, other, *_ = names.values()
         raise MupError(
@@ -107,7 +106,7 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
 
 
 def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
-    """Return a file with the axes of its grid in the order of the first one; raise MupError for a reversed coordinate."""
+    """Return a file with the axes of its grid in the order of the first one."""
     spaces, own = spaces_of(first), spaces_of(data)
     files = f"{data.attrs['file']} and {first.attrs['file']}"
     if len(own) != len(spaces):
@@ -118,21 +117,7 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
             f"{files} have the axes {', '.join(own)} and {', '.join(spaces)}: it is not clear which axes are the same. "
             f"Give a word for each axis, {option(dims=' '.join(words))}."
         )
-    for dim in spaces:
-        if _direction(data, dim) * _direction(first, dim) < 0:
-            raise MupError(
-                f"{dim} increases in one of {files}, and decreases in the other, so that points do not match. Write both "
-                f"in one direction, xarray.open_dataset(file).sortby({dim!r})."
-            )
     return data.assign_attrs(spaces=spaces)
-
-
-def _direction(data: Dataset, dim: str) -> float:
-    """Return a positive number where the coordinate of an axis increases, a negative one where it decreases, else 0."""
-    if dim not in data.coords or data[dim].dtype.kind not in "iuf":
-        return 0.0
-    points = data[dim].values.astype(float)
-    return float(np.sign(points[-1] - points[0]))
 
 
 def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
@@ -249,8 +234,8 @@ def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
     long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
     if not long_enough:
         raise MupError(
-            f"{group[0].attrs['file']} has {group[0].sizes[TIME]} frames in a trajectory or piece of one, too few for "
-            f"time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
+            f"{group[0].attrs['file']} has {group[0].sizes[TIME]} frames in a trajectory or piece of one. More are needed "
+            f"for time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
             f"Where each file is a time step, {option(join='time')}."
         )
     return long_enough

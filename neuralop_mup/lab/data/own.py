@@ -226,7 +226,7 @@ class OwnData:
     @property
     def grid_shape(self) -> tuple[int, ...]:
         """Points per axis."""
-        from neuralop_mup.lab.data.axes import grid_of
+        from neuralop_mup.lab.data.roles import grid_of
 
         return grid_of(self.first)
 

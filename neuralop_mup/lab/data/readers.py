@@ -15,7 +15,6 @@ import weakref
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from string import digits
 from typing import Any
@@ -26,7 +25,7 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Joined, Stored, is_coordinate, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import Flat, Joined, Stored, flat_array, is_coordinate, lazy, unnamed_dims
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
@@ -85,64 +84,61 @@ def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dic
 # NumPy and torch
 
 
-def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return shape, order and type of an array in NumPy's format; its numbers follow in the file."""
+def _header(path: Path, key: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read shape, order and type of an array in NumPy's format; its numbers follow in the file."""
     version = np.lib.format.read_magic(file)
-    return np.lib.format.read_array_header_1_0(file) if version == (1, 0) else np.lib.format.read_array_header_2_0(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, in_columns, dtype = read(file)
+    if dtype.hasobject:
+        raise MupError(
+            f"{key} in {path} holds objects of Python, which may run code: save an array of numbers, "
+            f"np.asarray({key}, dtype='float32')."
+        )
+    return shape, in_columns, dtype
+
+
+def _read_npy(path: Path) -> list[Dataset]:
+    with open(path, "rb") as file:
+        header = _header(path, ONLY_KEY, file)
+        return [dataset_of({ONLY_KEY: flat_array(path, ONLY_KEY, file.tell(), *header)}, str(path))]
 
 
 def _read_npz(path: Path) -> list[Dataset]:
-    found = {}
-    with zipfile.ZipFile(path) as archive:
+    found: dict[str, Stored] = {}
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         for info in archive.infolist():
             key = info.filename.removesuffix(".npy")
             with archive.open(info) as member:
-                shape, _, dtype = _npy_header(member)
-            if dtype.hasobject:
-                raise MupError(
-                    f"{key} in {path} holds objects of Python, which may run code: save an array of numbers, "
-                    f"np.savez(file, {key}=np.asarray({key}, dtype='float32'))."
-                )
-            found[key] = Stored(_Members, path, key, shape, dtype)
+                shape, in_columns, dtype = _header(path, key, member)
+                start = member.tell()
+            if info.compress_type == zipfile.ZIP_STORED:
+                file.seek(info.header_offset + 26)  # lengths of name and extra field, which stand before the array
+                start += sum(struct.unpack("<HH", file.read(4))) + info.header_offset + 30
+                found[key] = flat_array(path, key, start, shape, in_columns, dtype)
+            else:
+                found[key] = Stored(_Unpacked, path, key, shape, dtype, in_columns)
     return [dataset_of(found, str(path))]
 
 
-class _Members(dict):
-    """The arrays of an .npz file, each mapped when somebody asks for it."""
+class _Unpacked(dict):
+    """The arrays of a compressed .npz file, each unpacked when somebody asks for it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def __missing__(self, key: str) -> np.ndarray:
-        return _member(self.path, key, stamp_of(self.path))
+    def __missing__(self, key: str) -> Flat:
+        return _unpacked(self.path, key, stamp_of(self.path))
 
 
-class _Temporary:
-    """A temporary file, which is removed when nothing refers to this object."""
-
-
-@functools.lru_cache(maxsize=64)
-def _member(path: str, key: str, stamp: tuple) -> np.ndarray:
-    """Map one array of an .npz file; a compressed one is decompressed once, into a temporary file."""
-    with zipfile.ZipFile(path) as archive:
-        info = archive.getinfo(f"{key}.npy")
-        if info.compress_type != zipfile.ZIP_STORED:
-            with archive.open(info) as member, tempfile.NamedTemporaryFile(suffix=".npy", delete=False) as whole:
-                shutil.copyfileobj(member, whole)
-            mapped = np.lib.format.open_memmap(whole.name, mode="r")
-            temporary = _Temporary()
-            weakref.finalize(temporary, os.remove, whole.name)
-            mapped.temporary = temporary
-            return mapped
-    with open(path, "rb") as file:
-        file.seek(info.header_offset + 26)  # lengths of the name and of the extra field, which stand before the array
-        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
-        shape, in_columns, dtype = _npy_header(file)
-        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if in_columns else "C")
-
-
-def _npy(path: str) -> dict[str, np.ndarray]:
-    return {ONLY_KEY: np.lib.format.open_memmap(path, mode="r")}
+@functools.lru_cache(maxsize=1024)
+def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
+    """Unpack an array once, into a temporary file that exists as long as the result."""
+    with zipfile.ZipFile(path).open(f"{key}.npy") as member, tempfile.NamedTemporaryFile(delete=False) as whole:
+        shape, in_columns, dtype = _header(Path(path), key, member)
+        shutil.copyfileobj(member, whole)
+    found = Flat(whole.name, 0, shape[:: -1 if in_columns else 1], dtype)
+    weakref.finalize(found, os.remove, whole.name)
+    return found
 
 
 @_until_changed
@@ -351,7 +347,7 @@ def _read_zarr(path: Path) -> list[Dataset]:
 #: Suffix → function from a path to what the file holds: one Dataset, or several where lengths differ.
 READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
-    ".npy": partial(_read_opened, opener=_npy),
+    ".npy": _read_npy,
     **dict.fromkeys((".pt", ".pth"), _read_tensors),
     **dict.fromkeys((".h5", ".hdf5"), _read_hdf5),
     ".mat": _read_mat,

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from xarray import Dataset, Variable
 
-from neuralop_mup.lab.data.arrays import SAMPLE, TIME, Stored, is_channel, stored_of
-from neuralop_mup.lab.data.axes import fields_of, grid_of, spaces_of
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_channel
 from neuralop_mup.lab.data.batches import chunks_of
-from neuralop_mup.lab.data.handles import GAP, read_rows, reading
+from neuralop_mup.lab.data.handles import GAP, reading
 from neuralop_mup.lab.data.problem_data import check_finite
+from neuralop_mup.lab.data.roles import fields_of, grid_of, spaces_of
 
 _ROLES = ("input", "output")
+_MOST = 2**23  # bytes that are read at once, unless the file stores larger pieces
 
 
 class RowReader:
@@ -44,13 +45,9 @@ class RowReader:
         self.shape = (sum(self.counts), *grid_of(data))
         self.dtype = np.result_type(np.float32, *(variable.dtype for variable in variables))
         self.chunk = _chunk_of(variables[0]) if variables else (1, 1)
-        self.direct = _direct(variables[0], data, self.dtype) if len(variables) == 1 else None
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out``, of shape ``(len(rows), channels, *grid)``, with rows in ascending order."""
-        if self.direct is not None and out.dtype == self.dtype:
-            read_rows(*self.direct, rows, out)
-            return
         samples, times = np.divmod(rows, self.n_times)
         for run in self._runs(rows, samples, times):
             first, last = run[0], run[-1]
@@ -71,6 +68,9 @@ class RowReader:
         first, last = times[np.append(0, starts)], times[np.append(starts, len(rows)) - 1]
         is_joint = self.n_times * size <= GAP or self.chunk[0] > 1
         ends[starts - 1] |= (np.diff(first) != 0) | (np.diff(last) != 0) | (not is_joint)
+        if self.chunk == (1, 1):
+            most = max(1, _MOST // size)
+            ends[most - 1 :: most] = True
         return np.split(np.arange(len(rows)), np.flatnonzero(ends) + 1)
 
     def _fill(self, block: np.ndarray, at: Mapping[str, slice]) -> None:
@@ -86,25 +86,9 @@ class RowReader:
 
 def _chunk_of(variable: Variable) -> tuple[int, int]:
     """Return how many samples and times the file stores together."""
-    array, _ = stored_of(variable) or (None, ())
+    array = getattr(variable._data, "array", None)  # xarray has no public way to the array behind a lazy variable
     sizes = dict(zip(variable.dims, getattr(array, "chunks", ()), strict=False))
     return sizes.get(SAMPLE, 1), sizes.get(TIME, 1)
-
-
-def _direct(variable: Variable, data: Dataset, dtype: np.dtype) -> tuple[str, int] | None:
-    """Return the file and the first byte of a field, if its rows lie there as they would in memory."""
-    array, key = stored_of(variable) or (None, ())
-    lead = [dim for dim in (SAMPLE, TIME) if dim in data.dims]
-    order = [*lead, *filter(is_channel, variable.dims), *spaces_of(data)]
-    if not isinstance(array, Stored) or array.dtype != dtype or list(variable.dims) != order or len(key) != len(order):
-        return None
-    if not all(isinstance(part, slice) for part in key):
-        return None
-    (start, _, step), *rest = [part.indices(n) for part, n in zip(key, array.shape, strict=True)]
-    if step != 1 or rest != [(0, n, 1) for n in array.shape[1:]]:
-        return None
-    place = array.place()
-    return None if place is None else (place[0], place[1] + start * math.prod(array.shape[1:]) * dtype.itemsize)
 
 
 class WindowReader:

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from neuralop_mup.lab.data import OwnData
-from neuralop_mup.lab.data.axes import labels_of
+from neuralop_mup.lab.data.roles import labels_of
 from support.errors import refused
 from support.files import array, write, write_hdf5
 

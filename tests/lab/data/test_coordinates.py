@@ -7,8 +7,8 @@ import pytest
 import xarray
 
 from neuralop_mup.lab.data import OwnData
-from neuralop_mup.lab.data.axes import labels_of
 from neuralop_mup.lab.data.readers import read_file
+from neuralop_mup.lab.data.roles import labels_of
 from neuralop_mup.lab.data.windows import RowReader
 from support.errors import refused
 from support.files import array, write, write_hdf5

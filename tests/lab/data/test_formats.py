@@ -11,9 +11,9 @@ import xarray
 
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.data import OwnData
-from neuralop_mup.lab.data.axes import labels_of
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.readers import read_file
+from neuralop_mup.lab.data.roles import labels_of
 from support.errors import refused
 from support.files import array, assert_equal, needs_zarr, write, write_hdf5, write_matlab73
 

@@ -12,6 +12,7 @@ import xarray
 from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.data.batches import as_tensor, masked, with_mask
 from neuralop_mup.lab.data.given import as_source
+from neuralop_mup.lab.data.roles import labels_of
 from support.errors import refused
 from support.files import array, assert_equal, write, write_hdf5
 
@@ -33,7 +34,7 @@ def save(path, values):
 
 
 @pytest.mark.parametrize("form", [list, tuple, lambda files: files[::-1]])
-@pytest.mark.parametrize("names", ["x y", "x_train y_train", "Input7 output7", "a/inputs/0 a/outputs/0"])
+@pytest.mark.parametrize("names", ["x y", "x_train y_train", "Input7 output7", "in_0 out_0", "a/inputs/0 a/outputs/0"])
 def test_a_pair_of_files_is_input_and_output(form, names):
     """A pair was two splits, or two states in time, and time_step=1 was proposed."""
     files = [save(f"{name}.npy", values) for name, values in zip(names.split(), (X, Y), strict=True)]
@@ -55,6 +56,12 @@ def test_files_of_one_array_without_words_for_input_and_output():
     with refused("a.npy u.npy x.npy y.npy {'time_step':1}"):
         load(files)
     load(files, time_step=1)
+    with refused("a.npy u.npy x.npy y.npy {'time_step':1}"):
+        load(tuple(files))
+    own = OwnData(files=[save("x.npy", X), save("y.npy", Y)], y="data", time_step=1)
+    assert own.readings["output"] == "data (time x)"  # keys of the user count more than the names of files
+    with refused("u_train.npy {'time_step':1} 'last'"):
+        load({split: save(f"u_{split}.npy", X) for split in ("train", "test")})
     with refused("16"):  # coordinates are no fields
         load([save("x.npy", np.arange(16.0)), save("y.npy", np.arange(16.0))])
 
@@ -66,6 +73,7 @@ def test_a_file_counts_once_under_all_its_names():
     file = write("s/m.npz", x=X, y=Y)
     os.symlink("m.npz", "s/a.npz")
     os.link(file, "s/z.npz")
+    os.symlink("../s", "s/loop")
     for data in ("s", [file, file], "s/*.npz"):
         own = OwnData(files=data)
         assert own.files == {"all": ("s/m.npz",) if data != [file, file] else (file,)}
@@ -105,9 +113,19 @@ def test_axes_may_have_any_name(dims, in_memory):
     values = array(40, *[16] * (len(dims.split()) - 1))
     x, y = (xarray.DataArray(each, dims=dims.split()) for each in (values, 2 * values))
     assert_equal(load((x, y), in_memory=in_memory).test[1][[0, 1]], 2 * values[36:38, None])
+    for named in ({"x": x, "y": y}, [x, y]):
+        assert_equal(load(named, in_memory=in_memory).test[1][[0, 1]], 2 * values[36:38, None])
     last = dims.split()[-1]
     whole = xarray.Dataset({"a": x, "b": y}, {last: np.arange(16.0)})
     assert_equal(load(whole, x="a", y="b", in_memory=in_memory).test[1][[0, 1]], 2 * values[36:38, None])
+
+
+def test_names_of_channels_are_texts():
+    """HDF5 gives bytes."""
+    coords = {"channel": np.array(["p", "q"], "S1")}
+    data = xarray.Dataset({key: (("n", "channel", "s"), array(40, 2, 16)) for key in "ab"}, coords)
+    own = as_source(data, {"x": "a", "y": "b"})
+    assert labels_of(own.first, "output") == ("b p", "b q")
 
 
 def test_coordinates_of_a_pair_count():
@@ -145,6 +163,13 @@ def test_given_splits_of_many_channels_are_asked_about():
             words = line.split()[: len(shape)]
             data = as_source({"train": (x, x), "val": (x, x)}, {"dims": " ".join(words)}).load()
             assert data.train[0].shape == (shape if "channel" in words else (40, 1, *shape[1:]))
+    for shapes in (((1, 16), (1, 32)), ((8, 16), (8, 32)), ((2, 8, 8), (1, 16, 16)), ((20, 64), (1, 64)), ((1, 3), (1, 3))):
+        x, y = (array(40, *shape) for shape in shapes)  # only (n, channels, *grid) fits, or another grid of the output
+        data = as_source({"train": (x, y), "val": (x, y)}).load()
+        assert (data.train[0].shape, data.train[1].shape) == (x.shape, y.shape)
+    x, y = array(40, 8, 9, 5), array(40, 8, 9, 6)
+    with refused("2ways 'samplexychannel'"):
+        as_source({"train": (x, y), "val": (x, y)}).load()
     x = array(40, 32, 64)
     assert as_source({"train": (x, array(40, 1, 32, 64)), "val": (x, array(40, 1, 32, 64))}).load().train[0].ndim == 4
 

@@ -1,0 +1,149 @@
+"""Datasets with roles: fields that are input or output, on one grid, with axes that have a meaning."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable
+
+from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_channel, is_space, lazy
+
+LEAST = 4  # points on an axis of a grid
+_CLASSES = 16  # so few whole numbers look like names of classes
+_LABELS = "neuralop_mup: names of channels"  # a private attribute, because a field in a file may have "labels"
+
+Variables = Mapping[str, Variable]
+
+
+def option(**read: Any) -> str:
+    """Return how files are to be read, as one writes it in Python and in the shell."""
+    texts = {name: f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value)) for name, value in read.items()}
+    return f"read={read} (in the shell: {' '.join(f'--read.{name} {text}' for name, text in texts.items())})"
+
+
+def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
+    """Return the variables of a role, "input" or "output", by their keys in the file."""
+    names = [str(name) for name in data.data_vars if str(name).startswith(f"{role}:")]
+    return {name.partition(":")[2]: data[name].variable for name in names}
+
+
+def spaces_of(data: Dataset) -> list[str]:
+    """Return the axes of the grid, in the order of the first file, else of the first output that has all."""
+    if "spaces" in data.attrs:
+        return list(data.attrs["spaces"])
+    found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
+    return max(found, key=len)
+
+
+def grid_of(data: Dataset) -> tuple[int, ...]:
+    """Return the number of points along each axis of the grid."""
+    return tuple(data.sizes[dim] for dim in spaces_of(data))
+
+
+def n_channels(variable: Variable) -> int:
+    """Return the number of channels of a field."""
+    return math.prod(points for dim, points in variable.sizes.items() if is_channel(dim))
+
+
+def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
+    """Return the names of the channels of a role."""
+    found: list[str] = []
+    for key, variable in fields_of(data, role).items():
+        count = n_channels(variable)
+        labels = variable.attrs.get(_LABELS, ())
+        labels = labels if len(labels) == count else range(count)
+        found += [f"{key} {label}" for label in labels] if count > 1 else [key]
+    return tuple(found)
+
+
+def described(data: Dataset, role: str) -> str:
+    """Return the fields of a role with their axes, such as ``u (sample time x y)``."""
+    words = {key: [dim.partition(":")[0] for dim in variable.dims] for key, variable in fields_of(data, role).items()}
+    return " + ".join(f"{key} ({' '.join(own)})" for key, own in words.items())
+
+
+# From variables to a Dataset with roles
+
+
+def field(role: str, key: str, values: Any, words: Sequence[str], labels: Sequence[str] = ()) -> dict[str, Variable]:
+    """Return a field under a name that is no axis. The channels of each array have an axis of their own, and labels."""
+    names = [f"{CHANNEL}:{key}:{axis}" if word == CHANNEL else word for axis, word in enumerate(words)]
+    return {f"{role}:{key}": lazy(values, names, {_LABELS: tuple(labels)})}
+
+
+def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = None, **attrs: Any) -> Dataset:
+    """Return variables on one grid as a Dataset.
+
+    Parameters
+    ----------
+    file : str
+        What messages call it.
+    fields : mapping of str to Variable
+        As :func:`field` returns them. Along an axis that is absent or has one point, a field is constant.
+    coords : mapping of str to array, optional
+        Axis → its coordinate. The times of PDEBench have one entry more than there are frames.
+    **attrs
+        Attributes of the Dataset.
+
+    Raises
+    ------
+    MupError
+        If these are no fields of real numbers on one grid, or if the output looks like classes.
+    """
+    sizes: dict[str, int] = {}
+    for name, variable in fields.items():
+        _check_field(name, file, variable)
+        for dim, points in variable.sizes.items():
+            sizes[dim] = max(points, sizes.get(dim, 1))
+    made = {}
+    for name, variable in fields.items():
+        single = {dim: 0 for dim, points in variable.sizes.items() if points == 1 < sizes[dim]}
+        made[name] = variable.isel(single)
+    _check_grid(file, made, sizes)
+    data = Dataset(made, attrs={"file": file, "format": "", **attrs})
+    for dim, values in (coords or {}).items():
+        if len(values) - sizes.get(dim, -1) in (0, dim == TIME):
+            data = data.assign_coords({dim: values[: sizes[dim]]})
+    return data
+
+
+def _check_field(name: str, file: str, variable: Variable) -> None:
+    role, _, key = name.partition(":")
+    what = f"{key} in {file} is no field, {variable.dtype} of shape {variable.shape}:"
+    kind = variable.dtype.kind
+    if kind not in "biuf":
+        raise MupError(
+            f"{what} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
+            "np.stack([u.real, u.imag], axis=1)."
+        )
+    if variable.dtype.itemsize > 8:
+        raise MupError(f"{what} torch has at most float64: write {key}.astype('float64').")
+    if not variable.size:
+        raise MupError(f"{what} it is empty; give samples, or leave out the file.")
+    if role == "output" and kind != "f":
+        values = np.unique(variable.isel({SAMPLE: slice(_CLASSES), TIME: 0}, missing_dims="ignore").values)
+        if len(values) <= _CLASSES:
+            raise MupError(
+                f"{key} in {file} holds the whole numbers {', '.join(map(str, values))}: they look like classes, and an "
+                f"output is real numbers; where they are such write them so, {key}.astype('float32')."
+            )
+
+
+def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
+    """Raise MupError unless all fields have the same points along each axis, and inputs no axis that outputs lack."""
+    held = ", ".join(f"{name.partition(':')[2]} {dict(variable.sizes)}" for name, variable in fields.items())
+    outputs = {dim for name, variable in fields.items() if name.startswith("output:") for dim in variable.dims}
+    for variable in fields.values():
+        for dim, points in variable.sizes.items():
+            is_known = dim in outputs or dim == SAMPLE or is_channel(dim)
+            if points != sizes[dim] or not is_known:
+                raise MupError(
+                    f"{file} holds {held}, with {points} and {sizes[dim] if is_known else 1} along {dim}: input and output "
+                    "need one grid, as many samples and the same times; an axis of frames that are all input is a channel's."
+                )
+    grid = [points for dim, points in sizes.items() if is_space(dim)]
+    if not 1 <= len(grid) <= 3 or min(grid) < LEAST:
+        raise MupError(f"{file} holds {held}: the grid needs one to three axes with {LEAST} points or more on each.")
