@@ -94,13 +94,15 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
         f"standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n{wording.aligned(by_channel)}"
     )
     joined = " of all channels together; the loss is the sum of theirs" if len(by_channel) > 2 else ""
+    with np.errstate(invalid="ignore"):  # differences of infinite errors
+        quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
     half = _at_half_the_resolution(model, loaders[which])
     tables = {
         "Mean over the samples (l2: all channels together; h1, The Well's vrmse and PDEBench's nrmse: mean over "
         "channels):": _by_name(found | half),
         f"Relative L2 errors{joined}. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
-            [len(defined), *np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))],
+            [len(defined), *quantiles],
         ],
         "The largest:": [["sample", "error"], *([names[i], float(errors[i])] for i in order[:_WORST])],
         "By time, in the mean over trajectories:": _by_step(model, data, which, errors),
@@ -206,10 +208,12 @@ def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
 
 def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
     """Return names of samples: their numbers in the user's data if these are known, else their places in the split."""
-    if isinstance(data, ProblemData) and len(data.trajectories(which)):
-        each = zip(numbers, data.trajectories(which), strict=True)
-        return [f"{step} of trajectory {number}" for number, pairs in each for step in range(1, pairs + 1)]
-    return numbers if len(numbers) else range(count)
+    lengths = data.trajectories(which) if isinstance(data, ProblemData) else []
+    places = range(len(lengths) or count)
+    numbers = numbers if len(numbers) == len(places) else places
+    if not lengths:
+        return numbers
+    return [f"{i} of trajectory {n}" for n, pairs in zip(numbers, lengths, strict=True) for i in range(1, pairs + 1)]
 
 
 def _by_step(model: Predictor, data: Any, which: str, errors: torch.Tensor) -> list[list[Any]]:
