@@ -25,6 +25,7 @@ version = release = neuralop_mup.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",  # the table at the top of each reference page
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",  # MathJax itself, so that formulas need no network
@@ -52,6 +53,7 @@ myst_substitutions = {
 }
 
 autodoc_typehints = "none"
+autosummary_generate = False  # tables only: the entries stand below them
 python_maximum_signature_line_length = 88  # beyond that an argument a line, with its default
 toc_object_entries_show_parents = "hide"
 # A reference to something of ours that is not there is an error. Types in docstrings ("sequence of int") are words, and

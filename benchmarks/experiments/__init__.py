@@ -28,6 +28,7 @@ from experiments.losses import Losses
 from experiments.memory import Memory
 from experiments.mup_figure import SizeCurves
 from experiments.on_paper import OnPaper
+from experiments.pino import Pino
 from experiments.programs import Programs
 from experiments.published_code import PublishedCode
 from experiments.roles import Roles
@@ -47,6 +48,7 @@ EXPERIMENTS: dict[str, Any] = {
     ),
     "rollout": Rollout(),
     "losses": Losses(),
+    "pino": Pino(),
     "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",

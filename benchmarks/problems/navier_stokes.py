@@ -15,8 +15,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.burgers import rk4_step
 from neuralop_mup.lab.problems.darcy import shell_order
+from neuralop_mup.losses import InitialConditionLoss, NavierStokesEqnLoss
 from neuralop_mup.validation import check_count, check_number, check_positive
-from problems.equations import InitialConditionLoss, NavierStokesEqnLoss
 from problems.space_time import SpaceTime
 
 # The highest modes kept may be this large, out of the largest one.

@@ -13,9 +13,8 @@ from neuralop.data.transforms.data_processors import DataProcessor
 from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData, normalizer_of
 from neuralop_mup.lab.problems import Burgers
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.losses import PhysicalDataProcessor
+from neuralop_mup.losses import InitialConditionLoss, PeriodicBurgersEqnLoss, PhysicalDataProcessor
 from neuralop_mup.validation import check_count
-from problems.equations import InitialConditionLoss, PeriodicBurgersEqnLoss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 ORDER = (
     "plot_first_training",
-    "plot_own_data",
+    "plot_musoap_loop",
     "plot_width_transfer",
     "plot_mode_transfer",
-    "plot_coordinate_check",
-    "plot_proxy_advice",
-    "plot_monitoring",
-    "plot_tfno",
+    "plot_own_data",
     "plot_pino_darcy",
     "plot_afno_layer",
+    "plot_coordinate_check",
     "plot_learned_rates",
     "plot_learned_activations",
     "plot_kernels_over_depth",
     "plot_loss_barrier",
+    "plot_monitoring",
 )
 
 

@@ -123,7 +123,7 @@ def _draw(model: nn.Module, plan: Plan) -> None:
             raise MupError(
                 f"The default initialisation of {unknown[0]} ({type(layer.module).__name__}) is unknown, so it cannot be "
                 "initialised after to_empty. Build the model on a real device, add a reset_parameters method to this "
-                "layer, or register the layer with a Param that has draw=… (docs/reference/extending.md)."
+                "layer, or register the layer with a Param that has draw=… (docs/reference/parametrize.md)."
             )
     with torch.no_grad():
         for layer in layers:

@@ -162,20 +162,18 @@ class Unrolled(nn.Module):
     ----------
     model : torch.nn.Module
     data : ProblemData
-        Which says over how many steps, how many frames an input has, and whether only the last step has a gradient.
+        Which says over how many steps, and how many frames an input has.
     """
 
     def __init__(self, model: nn.Module, data: ProblemData) -> None:
         super().__init__()
         self.model, self.steps, self.history = model, data.rollout, data.history
-        self.pushforward = getattr(data, "pushforward", False)
 
     def forward(self, x: torch.Tensor, **batch: Any) -> torch.Tensor:
         """Predictions of all steps, in the order of ``y``."""
         predictions: list[torch.Tensor] = []
-        for step in range(1, self.steps + 1):
-            with torch.set_grad_enabled(step == self.steps or not self.pushforward):
-                predictions.append(self.model(x, **batch))
+        for _ in range(self.steps):
+            predictions.append(self.model(x, **batch))
             x = advanced(x, predictions[-1], self.history)
         return torch.cat(predictions)
 

@@ -427,7 +427,7 @@ def tune(
         and, where ``target`` says ``n_modes``, as many of them as hold 99.9 % of the targets' energy.
     read : mapping, optional
         How files or arrays are read: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``,
-        ``rollout``, ``pushforward``, ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``,
+        ``rollout``, ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``,
         ``nan``, ``in_memory``, as in
         :class:`~neuralop_mup.lab.problems.OwnData`. What was read and how is told and stands in the report.
     loss : str, callable or dict, optional

@@ -6,5 +6,13 @@ Call them as ``loss(y_pred, **sample)``. They need fields in physical units, als
 
 from neuralop_mup.losses.equations import DarcyEqnLoss
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
+from neuralop_mup.losses.space_time import InitialConditionLoss, NavierStokesEqnLoss, PeriodicBurgersEqnLoss
 
-__all__ = ["DarcyEqnLoss", "PhysicalDataProcessor", "sine_mollifier"]
+__all__ = [
+    "DarcyEqnLoss",
+    "InitialConditionLoss",
+    "NavierStokesEqnLoss",
+    "PeriodicBurgersEqnLoss",
+    "PhysicalDataProcessor",
+    "sine_mollifier",
+]

@@ -146,6 +146,8 @@ def _check_field(name: str, file: str, variable: Variable) -> None:
             f"{what} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
             "np.stack([u.real, u.imag], axis=1)."
         )
+    if variable.dtype.itemsize > 8:
+        raise MupError(f"{what} torch has at most float64: write {key}.astype('float64').")
     if not variable.size:
         raise MupError(f"{what} it is empty; give samples, or leave out the file.")
     if role == "output" and kind != "f":
@@ -241,20 +243,32 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     x, y = read.get("x"), read.get("y")
     wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
     if x is None and y is None:
-        is_pair = {"x", "y"} <= set(raw.data_vars) and not any(_may_be_field(raw, key) for key in wide)
-        x, y = ("x", "y") if is_pair else (None, wide[0] if len(wide) == 1 else None)
+        pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
+        is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
+        x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
-        for key in filter(None, (x or "").split("+")):
+        for key in _split_keys(raw, x):
             _array(raw, key)  # raises an error for a key that is not there
         raise MupError(f"which is the input and which the output? {_advice(raw, wide)}")
-    return x.split("+") if x else [], y.split("+")
+    return _split_keys(raw, x), _split_keys(raw, y)
 
 
-def _may_be_field(raw: Dataset, key: str) -> bool:
+def _split_keys(raw: Dataset, text: str | None) -> list[str]:
+    """Return the keys that a plus joins. A key of the file may have a plus itself, such as "H+" in "H++u"."""
+    found: list[str] = []
+    rest = (text or "").split("+") if text else []
+    while rest:
+        ends = [end for end in range(len(rest), 0, -1) if "+".join(rest[:end]) in raw.variables]
+        end = ends[0] if ends else 1
+        found, rest = [*found, "+".join(rest[:end])], rest[end:]
+    return found
+
+
+def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
     """Return whether an array beside x and y may be the field, so that x and y may only be its grid."""
-    x, y, other = raw["x"].variable, raw["y"].variable, raw[key].variable
-    if key in ("x", "y") or y.ndim < 2 or other.size > max(x.size, y.size):
-        return key not in ("x", "y")
+    x, y, other = (raw[name].variable for name in (*pair, key))
+    if key in pair or y.ndim < 2 or other.size > max(x.size, y.size):
+        return key not in pair
     constant = [
         {axis for axis, dim in enumerate(v.dims) if np.array_equal(v.isel({dim: 0}), v.isel({dim: -1}))} for v in (x, y)
     ]

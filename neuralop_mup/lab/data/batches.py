@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.handles import numpy_of
 
 SOME = 256  # samples that stand for all, for example in a spectrum,
 _MANY = 2**24  # or fewer, so that they are no more numbers than this
@@ -142,16 +143,29 @@ def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> d
     Raise MupError where a channel of y has no known value in a sample, so that its relative error is 0/0.
     """
     x, y = batch["x"], batch["y"]
-    known, mask = torch.isfinite(x), torch.isfinite(y)
+    mask = torch.isfinite(y)
     lost = ~mask.flatten(2).any(2)
     if lost.any():
         raise MupError(
             f"Channel {int(lost.nonzero()[0, 1])} of y is NaN at every point of a sample, which therefore has no error: "
             "remove the samples without a known value, or the channel."
         )
-    channel = known.all(1, keepdim=True).to(x.dtype)
-    filled = torch.cat([torch.where(known, x, fill[0]), channel], dim=1)
-    return {"x": filled, "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}
+    return {"x": with_mask(x, fill[0]), "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}
+
+
+def with_mask(x: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+    """Fill NaN in an input with a value for each channel, and add the channel of the mask.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Of shape ``(n, channels, *grid)``.
+    fill : torch.Tensor
+        Of shape ``(1, channels, 1, …)``. Further channels, such as that of the mask in a processor's mean, are ignored.
+    """
+    known = torch.isfinite(x)
+    filled = torch.where(known, x, fill[:, : x.shape[1]].to(x))
+    return torch.cat([filled, known.all(1, keepdim=True).to(x.dtype)], dim=1)
 
 
 def as_tensor(name: str, values: Any) -> torch.Tensor:
@@ -159,10 +173,10 @@ def as_tensor(name: str, values: Any) -> torch.Tensor:
 
     torch has neither the byte order of other machines nor strides below 0.
     """
-    if isinstance(values, torch.Tensor):
+    if isinstance(values, torch.Tensor) and values.layout == torch.strided:
         return values.detach()
     try:
-        values = np.asarray(values)
+        values = np.asarray(numpy_of(values))
     except ValueError as error:  # lists of different lengths
         raise MupError(f"{name} is not an array: {error}") from None
     if values.dtype.kind not in "biufc" or values.dtype.itemsize > (16 if values.dtype.kind == "c" else 8):

@@ -26,10 +26,9 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
         Frames from input to output. The last frame of a trajectory needs no even times.
     """
     stride = 0 if step == "last" else int(step or 1)
-    steps = [_spacing(data, TIME, uneven) for data in parts] if stride else []
+    gaps = {TIME: [_spacing(data, TIME, uneven) for data in parts]} if stride else {}
     for dim in spaces_of(parts[0]):
-        for data in parts:
-            _spacing(data, dim, uneven)
+        gaps[dim] = [_spacing(data, dim, uneven) for data in parts]
         _warn_of_ends(parts[0], dim)
         if dim.lower() in ("lat", "latitude"):
             warnings.warn(
@@ -39,11 +38,27 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
             )
     if uneven == "channel" and stride:
         return [_with_steps(data, stride) for data in parts]
-    known = [stride * each for each in steps if each is not None]
-    if len(known) < len(parts) or max(known) - min(known) <= 1e-3 * max(map(abs, known)):
+    made = list(parts)
+    for dim, each in gaps.items():
+        made = _with_varying(made, dim, each, stride)
+    return made
+
+
+def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:
+    """Add the step in time, or the length of an axis of the grid, as an input where it differs between files.
+
+    A split may have another resolution, so lengths are compared between files with the same number of points.
+    """
+    name, points = ("time step", [1] * len(parts)) if dim == TIME else (f"{dim} length", [data.sizes[dim] for data in parts])
+    known = [gap for gap in gaps if gap is not None]
+    by_points = {n: [gap for gap, own in zip(gaps, points, strict=True) if own == n] for n in set(points)}
+    if len(known) < len(parts) or not any(np.ptp(own) > 1e-3 * np.abs(own).max() for own in by_points.values()):
         return list(parts)
-    made = [data.assign({STEP: Variable((), np.float32(each))}) for data, each in zip(parts, known, strict=True)]
-    return [data.assign_attrs(steps=sorted(set(known))) for data in made]
+    values = [gap * (stride if dim == TIME else n) for gap, n in zip(known, points, strict=True)]
+    made = [data.assign({f"input:{name}": Variable((), np.float32(v))}) for data, v in zip(parts, values, strict=True)]
+    return [
+        data.assign_attrs(varying={**data.attrs.get("varying", {}), name: sorted(map(abs, set(values)))}) for data in made
+    ]
 
 
 def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:

@@ -22,6 +22,8 @@ SPLIT_WORDS = {
 }
 SPLITS = ("train", "val", "test")
 _SHOWN = 12  # names in a message
+_INPUT_WORDS = ("x", "input", "inputs")
+_ROLE_WORD = re.compile(r"(?<![a-z])(x|inputs?|y|outputs?|targets?)(?![a-z])", re.I)
 
 
 def is_readable(path: Path) -> bool:
@@ -119,6 +121,17 @@ def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> l
         words = {SPLIT_WORDS[word] for word in re.findall("[a-z]+", names.lower()) if word in SPLIT_WORDS}
         found.append(words.pop() if len(words) == 1 else None)
     return found
+
+
+def role_of(path: str | Path) -> tuple[str, str]:
+    """Return the name without its last word for input or output, and the role "x", "y" or "" that this word means.
+
+    Input and output have the same name otherwise: x_train.npy and y_train.npy, or inputs/7.npy and outputs/7.npy.
+    """
+    *_, last = [None, *_ROLE_WORD.finditer(str(path))]
+    if last is None:
+        return str(path), ""
+    return f"{str(path)[: last.start()]}*{str(path)[last.end() :]}", "x" if last[0].lower() in _INPUT_WORDS else "y"
 
 
 def by_split(given: Mapping[str, Any]) -> dict[str, Any]:

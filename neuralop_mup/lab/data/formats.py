@@ -139,7 +139,7 @@ _PDEBENCH: tuple[Layout, ...] = (
 def _pdebench(data: Dataset) -> list[Dataset]:
     """Read pdebench/PDEBench: arrays of samples, or a group a sample; parameters of the equation are attributes."""
     found, attrs = _first(_PDEBENCH, data), data.attrs.get("", {})
-    if found is None or set(found.left) - set(_AT):
+    if found is None or set(found.attrs["left"]) - set(_AT):
         return []
     for key, axis in _AT.items():
         n = found.sizes.get(axis, -1)
@@ -222,7 +222,7 @@ def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None)
     >>> from neuralop_mup.lab.data.readers import read_file
     >>> savemat("darcy.mat", {"coeff": np.random.rand(20, 8, 8), "sol": np.random.rand(20, 8, 8)})
     >>> data = with_format({"all": read_file("darcy.mat")})["all"][0]
-    >>> data.format, labels_of(data, "input"), labels_of(data, "output")
+    >>> data.attrs["format"], labels_of(data, "input"), labels_of(data, "output")
     ('FNO paper', ('coeff',), ('sol',))
     """
     found: dict[str, list[Dataset]] = {}
@@ -237,7 +237,7 @@ def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None)
                 "and axes with x, y and dims."
             )
         for part in parts:
-            title = f"{name}, without {', '.join(part.left)}" if part.left else name
+            title = f"{name}, without {', '.join(part.attrs['left'])}" if part.attrs["left"] else name
             own = part.attrs.get("split", split) if split == "all" else split
             found.setdefault(own, []).append(part.assign_attrs(format=title))
     found = _varying_scalars(found)
@@ -273,7 +273,7 @@ def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
         test, train = (
             (slice(int(0.9 * n), n), slice(int(0.9 * n))) if in_groups else (slice(int(0.1 * n)), slice(int(0.1 * n), n))
         )
-        title = f"{data.format}, which tests on samples {test.start or 0} to {test.stop - 1}"
+        title = f"{data.attrs['format']}, which tests on samples {test.start or 0} to {test.stop - 1}"
         for split, samples in (("train", train), ("test", test)):
             part = data.isel(sample=samples).assign_attrs(format=title)
             found[split] += [part] if part.sizes[SAMPLE] else []

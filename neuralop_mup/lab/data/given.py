@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab.data.batches import as_tensor, spread
-from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, split_words
+from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, role_of, split_words
 from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.data.own import OwnData
 from neuralop_mup.lab.data.problem_data import ProblemData, Splits, check_single
@@ -129,6 +129,10 @@ def _parts(data: Any) -> dict[str, Any]:
     if is_one or not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         return {"all": data}
     names = list(SPLITS[: len(data)])
+    if len(data) == 2 and _all_are(data, _PATHS):
+        (one, role), (other, other_role) = map(role_of, data)
+        if one == other and role != other_role:  # such as x.npy and y.npy: input and output, not two splits
+            return {"all": list(data)}
     if all(_all_are(part, _PATHS) for part in data):
         # Files that are called test are never for validation.
         names = [word or name for word, name in zip(split_words(list(map(files_of, data))), names, strict=True)]
@@ -182,10 +186,24 @@ def _arrays(part: Any) -> dict[str, Any] | None:
     elif hasattr(part, "coords"):  # a DataArray
         part = {part.name or _ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
-        part = dict(zip("xy", part, strict=True))
+        part = _pair_of_named(*part) if any(hasattr(v, "coords") for v in part) else dict(zip("xy", part, strict=True))
     if not isinstance(part, Mapping) or not part or not all(hasattr(v, "dtype") for v in part.values()):
         return None
     return {str(key): _kept(values) for key, values in part.items()}
+
+
+def _pair_of_named(x: Any, y: Any) -> dict[str, Any]:
+    """Return a pair of DataArrays, whose axes may be called x and y, by other keys, with their coordinates."""
+    coords: dict[str, Any] = {}
+    for values in (x, y):
+        for dim, at in getattr(values, "coords", {}).items():
+            if dim in values.dims and not coords.setdefault(dim, at).equals(at):
+                raise MupError(
+                    f"x and y have different coordinates along {dim}, so it is unclear which entries belong together. For "
+                    f"equal coordinates: x, y = xarray.align(x, y). For the order that they have: x.drop_vars({dim!r}) and "
+                    f"y.drop_vars({dim!r})."
+                )
+    return {"input": x, "output": y, **coords}
 
 
 def _kept(values: Any) -> Any:
@@ -215,7 +233,7 @@ def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
     """
     if any(values.ndim < 3 for pair in pairs.values() for values in pair):
         return True
-    from neuralop_mup.lab.data.axes import with_roles
+    from neuralop_mup.lab.data.axes import LEAST, option, with_roles
     from neuralop_mup.lab.data.readers import dataset_of
 
     pair = next(iter(pairs.values()))
@@ -223,10 +241,20 @@ def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
         return False
     empty = {key: np.broadcast_to(np.float32(0), tuple(values.shape)) for key, values in zip("xy", pair, strict=True)}
     try:
-        words = with_roles(dataset_of(empty), {"x": None, "y": None, "dims": None, "time_step": None}).words
+        words = with_roles(dataset_of(empty), {"x": None, "y": None, "dims": None, "time_step": None}).attrs["words"]
     except MupError:
         return False
-    return any(own[:2] != ("sample", "channel") for own in words.values())
+    if all(own[:2] == ("sample", "channel") for own in words.values()):
+        return False
+    x, y = (tuple(values.shape) for values in pair)
+    is_square = len(set(x[1:])) == 1
+    if x[2:] == y[2:] and min(x[2:]) >= LEAST and not is_square:
+        lines = (option(dims=" ".join(("sample", *lead, *"xyz"[: len(x) - 1 - len(lead)]))) for lead in (("channel",), ()))
+        raise MupError(
+            f"x has the shape {x} and y {y}: the axis after the samples may be that of the channels, or one of the grid. "
+            f"Give a word for each axis, {' or '.join(lines)}."
+        )
+    return True
 
 
 def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:

@@ -57,4 +57,6 @@ def numpy_of(values: Any) -> Any:
     """Return a tensor as an array, bfloat16 as float32; leave arrays unchanged."""
     if not isinstance(values, torch.Tensor):
         return values
+    if values.layout != torch.strided:
+        raise MupError(f"A tensor is {str(values.layout).removeprefix('torch.')}, and fields are dense: give x.to_dense().")
     return (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()

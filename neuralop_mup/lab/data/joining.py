@@ -13,7 +13,8 @@ from xarray import Dataset
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import TIME, coordinate_word, is_coordinate, lazy, unnamed_dims, usual_word
-from neuralop_mup.lab.data.readers import ONLY_KEY, dataset_of, join_variables, read_file
+from neuralop_mup.lab.data.files import role_of
+from neuralop_mup.lab.data.readers import dataset_of, join_variables, read_file
 
 
 def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
@@ -22,7 +23,7 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
     Parameters
     ----------
     files : sequence of str
-        Arrays in x.npy and y.npy of one folder become one Dataset.
+        Arrays in two files that their names call input and output, such as x.npy and y.npy, become one Dataset.
     join : str, default "sample"
         "time": each file is a time step, and the files of a folder are one trajectory.
 
@@ -38,17 +39,26 @@ def read_files(files: Sequence[str], join: str = "sample") -> list[Dataset]:
     folders: dict[Path, dict[Path, list[Dataset]]] = defaultdict(dict)
     for path in map(Path, files):
         folders[path.parent][path] = read_file(path)
-    made = []
-    for folder, found in folders.items():
-        parts = [part for each in found.values() for part in each]
-        if join == "time":
-            made.append(_trajectory(folder, found))
-        elif sorted(path.stem for path in found) == ["x", "y"] and all(list(part.variables) == [ONLY_KEY] for part in parts):
-            arrays = {path.stem: each[0][ONLY_KEY].variable for path, each in found.items()}
-            made.append(dataset_of({k: lazy(v, unnamed_dims(k, v.ndim)) for k, v in arrays.items()}, str(folder)))
-        else:
-            made += parts
-    return made
+    if join == "time":
+        return [_trajectory(folder, found) for folder, found in folders.items()]
+    read = {path: parts for found in folders.values() for path, parts in found.items()}
+    pairs: dict[str, list[Path]] = defaultdict(list)
+    for path in read:
+        pairs[role_of(path)[0]].append(path)
+    return [part for paths in pairs.values() for part in _paired({path: read[path] for path in paths})]
+
+
+def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
+    """Return two files of one array each, which their names call input and output, as one Dataset; others as they are."""
+    parts = [part for each in found.values() for part in each]
+    arrays = {role_of(path)[1]: part.variables for path, part in zip(found, parts, strict=False)}
+    if not len(parts) == len(found) == 2 or arrays.keys() != {"x", "y"} or any(len(held) != 1 for held in arrays.values()):
+        return parts
+    values = {role: next(iter(held.values())) for role, held in sorted(arrays.items())}
+    if max(each.ndim for each in values.values()) < 2:  # two coordinates are no fields
+        return parts
+    file = " and ".join(map(str, found))
+    return [dataset_of({role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}, file)]
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
@@ -108,8 +118,8 @@ def _times_of(steps: Sequence[Dataset]) -> list[float]:
             units = {str(step[key].attrs.get("units")) for step in steps}
             if len(units) > 1:
                 raise MupError(
-                    f"The times of {steps[0].file} and of other files have different units, {', '.join(sorted(units)[:2])}: "
-                    "write all times in one unit, or leave them out."
+                    f"The times of {steps[0].attrs['file']} and of other files have different units, "
+                    f"{', '.join(sorted(units)[:2])}: write all times in one unit, or leave them out."
                 )
             times = [float(step[key].values.item()) for step in steps]
             if np.isfinite(times).all() and (len(times) == 1 or len(set(times)) > 1):

@@ -1,5 +1,6 @@
 """From files or arrays to Datasets with input and output, and from these to the pairs of each split."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.files import SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.joining import read_files
-from neuralop_mup.lab.data.readers import dataset_of
+from neuralop_mup.lab.data.readers import ONLY_KEY, dataset_of
 from neuralop_mup.lab.data.windows import WindowReader
 
 if TYPE_CHECKING:
@@ -61,6 +62,12 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
     ranges = crop if isinstance(crop, Mapping) else {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
         raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.attrs['file']} has {', '.join(data.dims)}.")
+    for dim, ends in ranges.items():
+        if not all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends):
+            raise MupError(
+                f"crop = {{{dim!r}: {tuple(ends)}}} goes beyond {dim} in {data.attrs['file']}, which has {data.sizes[dim]} "
+                f"points. Give a range of these, or None for the end, crop={{{dim!r}: ({max(ends[0] or 0, 0)}, None)}}."
+            )
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
     data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
     if crop is True:
@@ -77,12 +84,26 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
     found: dict[str, list[Dataset]] = {}
     for split, group in raw.items():
         found[split] = []
+        if not read["y"] and not read["time_step"]:
+            _check_unpaired(group)
         for data in group:
             made = with_roles(data, read, group)
             if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
                 read = {**read, "dims": made.attrs["words"]}
             found[split].append(made)
     return found
+
+
+def _check_unpaired(group: Sequence[Dataset]) -> None:
+    """Raise MupError for files of one array each with different names, such as a.npy and u.npy: they may be a pair."""
+    files = [Path(data.attrs["file"]) for data in group if list(data.variables) == [ONLY_KEY] and len(data.dims) > 1]
+    names = {re.sub(r"\d+", "", file.stem): file.name for file in files}
+    if len(files) == len(group) and len(names) > 1:
+        one, other, *_ = names.values()
+        raise MupError(
+            f"{one} and {other} hold one array each, and it is not clear whether they are input and output. If so, call "
+            f"them x{files[0].suffix} and y{files[0].suffix}. If each is a state in time, {option(time_step=1)}."
+        )
 
 
 def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
@@ -255,11 +276,9 @@ def describe(own: "OwnData") -> dict[str, str]:
     if train.history:
         found["time"] = _time_text(own, train)
     if own.rollout > 1:
-        found["training"] = f"over {own.rollout} steps" + ", with the gradient of the last" * own.pushforward
-    if steps := first.attrs.get("steps"):
-        found["time step"] = (
-            f"differs between files, from {steps[0]:g} to {steps[-1]:g}, and is a constant channel of the input"
-        )
+        found["training"] = f"over {own.rollout} steps"
+    for name, each in first.attrs.get("varying", {}).items():
+        found[name] = f"differs between files, from {each[0]:g} to {each[-1]:g}, and is a constant channel of the input"
     if own.nan == "mask":
         found["nan"] = "filled with the mean and left out of losses; the last channel of the input is a mask"
     found["splits"] = _split_text(own)

@@ -1,7 +1,8 @@
 """Fields in files and arrays of the user's own: what they hold, how they are split, and whether they fit in memory."""
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,6 @@ from neuralop_mup.validation import check_count, check_number, is_number
 
 _CHOICES = {
     "shuffle": (True, False),
-    "pushforward": (True, False),
     "uneven": ("error", "ignore", "channel"),
     "join": ("sample", "time"),
     "nan": ("error", "mask"),
@@ -36,6 +36,17 @@ def _is_range(ends: Any) -> bool:
         return False
     are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
     return are_whole and ((ends[0] or 0) >= 0 or ends[1] is None or ends[1] < 0)
+
+
+def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Return each file once, also where links give it several names; raise MupError for a file in two splits."""
+    found: dict[tuple[int, int], tuple[str, str]] = {}
+    for split, file in [(split, file) for split, part in files.items() for file in sorted(part, key=os.path.islink)]:
+        entry = os.stat(file)  # a file has one number under all its names and links
+        if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
+            raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
+    kept = {file for _, file in found.values()}
+    return {split: tuple(dict.fromkeys(file for file in part if file in kept)) for split, part in files.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +74,6 @@ class OwnData:
         come after them.
     rollout : int, default 1
         Steps over which a model is trained, each from its own prediction before.
-    pushforward : bool, default False
-        Only the last step of a rollout has a gradient.
     split : tuple of float or of int, default (0.8, 0.1, 0.1)
         Shares of train, val and test, or their counts, for what is not split yet. Trajectories stay whole, but one or two
         are cut in ten pieces; the last ones are for val and test.
@@ -118,7 +127,6 @@ class OwnData:
     time_step: int | str | None = None
     history: int = 1
     rollout: int = 1
-    pushforward: bool = False
     split: tuple[float, ...] = (0.8, 0.1, 0.1)
     shuffle: bool = True
     n_train: int | None = None
@@ -136,17 +144,9 @@ class OwnData:
     def __post_init__(self) -> None:
         if self.arrays is None:
             given = by_split(self.files if isinstance(self.files, Mapping) else files_by_split(self.files))
-            object.__setattr__(self, "files", {split: files_of(part) for split, part in given.items()})
-            self._check_files()
+            object.__setattr__(self, "files", _distinct({split: files_of(part) for split, part in given.items()}))
         object.__setattr__(self, "stamps", self._stamped())
         self._check_options()
-
-    def _check_files(self) -> None:
-        uses: dict[tuple[int, int], str] = {}
-        for split, file in [(split, file) for split, part in self.files.items() for file in part]:
-            found = Path(file).stat()  # a file has one number under all its names and links
-            if uses.setdefault((found.st_dev, found.st_ino), split) != split:
-                raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
 
     def _check_options(self) -> None:
         split = self.split if isinstance(self.split, (tuple, list)) else ()
@@ -181,8 +181,6 @@ class OwnData:
                 check_count(name, count)
         if self.nan == "mask" and self.rollout > 1:
             raise MupError("rollout is for fields without NaN, since predictions have no mask: rollout=1 with nan='mask'.")
-        if self.pushforward and self.rollout == 1:
-            raise MupError("pushforward is for training over several steps: give rollout=2 or more with it.")
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -207,24 +205,7 @@ class OwnData:
         from neuralop_mup.lab.data import opening
 
         with reading():
-            found = opening.open_sources(self)
-        for data in sum(found.values(), []):
-            self._check_cropped(data)
-        return found
-
-    def _check_cropped(self, data: Any) -> None:
-        """Raise MupError if a range of ``crop`` has more points than its axis."""
-        from neuralop_mup.lab.data.arrays import is_space
-
-        for dim, ends in self.crop.items() if isinstance(self.crop, Mapping) else ():
-            every = self.every.get(dim) if isinstance(self.every, Mapping) else self.every if is_space(dim) else None
-            start = ends[0] or 0
-            end = 0 if ends[1] is None and start < 0 else ends[1]
-            if end is not None and data.sizes[dim] < len(range(start, end, every or 1)):
-                raise MupError(
-                    f"crop = {{{dim!r}: {tuple(ends)}}} has more points than {dim} in {data.file}. Pass a smaller range, or "
-                    f"crop={{{dim!r}: ({max(start, 0)}, None)}} for all points from {max(start, 0)} on."
-                )
+            return opening.open_sources(self)
 
     @property
     def first(self) -> Any:
@@ -319,6 +300,6 @@ class OwnData:
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
         each = {split: own[0] if len(set(own)) == 1 else own for split, own in lengths.items()}
         usual = each.get("train", 0) if isinstance(each.get("train", 0), int) else 0
-        steps = {"history": self.history, "rollout": self.rollout, "pushforward": self.pushforward}
+        steps = {"history": self.history, "rollout": self.rollout}
         others = {split: own for split, own in each.items() if own != usual}
         return ProblemData(**pairs, trajectory=usual, lengths=others, **steps, masked=self.nan == "mask")

@@ -106,8 +106,6 @@ class ProblemData(Splits):
     rollout : int, default 1
         Steps over which a model is trained, each from its own prediction before; ``y`` of a training batch then holds as
         many fields a sample, those of the first step first.
-    pushforward : bool, default False
-        Whether only the last of these steps has a gradient.
     masked : bool, default False
         Whether NaN in x and y is filled with the means of the channels. Batches then have a "mask" and one channel more.
     readings : mapping of str to str
@@ -130,7 +128,6 @@ class ProblemData(Splits):
     lengths: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     history: int = 1
     rollout: int = 1
-    pushforward: bool = False
     masked: bool = False
     readings: Mapping[str, str] = field(default_factory=dict)
 
@@ -275,7 +272,8 @@ class ProblemData(Splits):
 
     def fingerprint_content(self) -> dict[str, Any]:
         """Return the content of every split, the sizes of blocks, and the steps of a rollout."""
-        more: dict[str, Any] = {"rollout": (self.rollout, self.history, self.pushforward)} if self.rollout > 1 else {}
+        # The last entry belonged to an option that no longer exists; without it, finished runs would not be found again.
+        more: dict[str, Any] = {"rollout": (self.rollout, self.history, False)} if self.rollout > 1 else {}
         if hasattr(self.train[0], "pairs"):
             more["blocks"] = (BLOCK, WINDOW)
         uneven = {split: each for split, each in self.lengths.items() if isinstance(each, Sequence)}

@@ -14,7 +14,7 @@ import tempfile
 import weakref
 import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from string import digits
@@ -223,6 +223,21 @@ def _sample_groups(names: Sequence[str]) -> set[str]:
     return {group for group in groups if group.isdigit() or (group[-1].isdigit() and words[group.rstrip(digits)] > 3)}
 
 
+def _entries(path: Path, prefix: str, group: h5py.Group, above: Sequence[Any] = ()) -> Iterator[tuple[str, Any]]:
+    """Give groups and arrays of a file by their paths, those behind links too; a link to a group above is left out."""
+    for name in group:
+        try:
+            entry = group[name]
+        except (KeyError, OSError):
+            raise MupError(
+                f"{prefix}{name} in {path} is a link to {group.get(name, getlink=True).path}, which is missing: bring back "
+                "the file or array that it refers to, or remove the link."
+            ) from None
+        yield f"{prefix}{name}", entry
+        if isinstance(entry, h5py.Group) and entry not in (*above, group):
+            yield from _entries(path, f"{prefix}{name}/", entry, (*above, group))
+
+
 def _read_hdf5(path: Path) -> list[Dataset]:
     """Read arrays by their paths. Where groups are a sample each, ``*`` stands for their names.
 
@@ -232,17 +247,16 @@ def _read_hdf5(path: Path) -> list[Dataset]:
     whole: dict[str, Variable] = {}
     samples: dict[str, dict[str, Variable]] = defaultdict(dict)
     attrs: dict[str, Any] = {"file": str(path)}
-    names: list[str] = []
     with h5py.File(path, "r") as file:
         attrs[""] = _plain(file.attrs)
-        file.visit(names.append)
-        groups = _sample_groups(names)
-        for key in names:
+        entries = dict(_entries(path, "", file))
+        groups = _sample_groups(list(entries))
+        distinct = {entry: group for group, entry in entries.items() if group in groups}  # a link is no further sample
+        for key, entry in entries.items():
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
-            if star in attrs:
+            if star in attrs or (group in groups and distinct[entries[group]] != group):
                 continue  # the attributes of the first sample are used for all
-            entry = file[key]
             if not _is_array(key, entry):
                 attrs[star] = _plain(entry.attrs)
             elif group in groups:

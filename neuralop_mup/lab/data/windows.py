@@ -37,7 +37,7 @@ class RowReader:
     """
 
     def __init__(self, data: Dataset, role: str) -> None:
-        self.file, self.fields, self.spaces = data.file, fields_of(data, role), spaces_of(data)
+        self.file, self.fields, self.spaces = data.attrs["file"], fields_of(data, role), spaces_of(data)
         self.n_times = data.sizes.get(TIME, 1)
         variables = list(self.fields.values())
         self.counts = [math.prod(n for dim, n in v.sizes.items() if is_channel(dim)) for v in variables]

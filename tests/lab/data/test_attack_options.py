@@ -95,7 +95,7 @@ def test_byte_order_and_strides(form):
 
 def test_given_splits_without_channels():
     """They are read as the same arrays in one pair are."""
-    for shape in ((16, 16), (20, 24), (16, 1)):
+    for shape in ((16, 16), (16, 1)):
         x = array(40, *shape)
         one, two = as_source((x, x)), as_source({"train": (x[:30], x[:30]), "val": (x[30:], x[30:])})
         assert one.load().train[0].shape[1:] == two.load().train[0].shape[1:] == (1, *(n for n in shape if n > 1))

@@ -1,7 +1,5 @@
 """Data in time: windows of frames that are read once, training over several steps, and one long series."""
 
-from dataclasses import replace
-
 import h5py
 import numpy as np
 import pytest
@@ -112,7 +110,6 @@ def test_one_series_is_cut_into_pieces():
     [
         ({"rollout": 30}, "21 time_step=1 history=1 rollout=30"),
         ({"time_step": "last", "rollout": 2}, "time_step=last"),
-        ({"pushforward": True}, "pushforward rollout"),
         ({"time_step": "first"}, "time_step 'first'"),
         ({"history": 0}, "history"),
         ({"x": "u", "y": "v", "rollout": 2}, "u rollout=1"),
@@ -160,9 +157,6 @@ def test_a_rollout_applies_the_model_to_its_own_predictions():
     got = Unrolled(model, data)(**batch)
     torch.testing.assert_close(got, torch.cat(frames[2:]))
     torch.testing.assert_close(gradient(got.split(8), targets), gradient(frames[2:], targets))
-    last = model(torch.cat([frames[2].detach(), frames[3].detach(), rest], 1))
-    pushed = Unrolled(model, replace(data, pushforward=True))(**batch)
-    torch.testing.assert_close(gradient(pushed.split(8), targets), gradient([last], targets[2:]))
 
 
 def build(in_channels=3, **size):
