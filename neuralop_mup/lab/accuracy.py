@@ -26,7 +26,7 @@ _WORST = 5
 _STEPS = 8  # of a trajectory, in its table
 #: An error of at least this share of a baseline's is not better. Without learning, an error may be lower by chance.
 _NOT_BETTER = 0.99
-#: A channel whose standard deviation is a smaller share of its root mean square varies only by rounding.
+#: Channels with a smaller standard deviation, relative to their root mean square, vary only by rounding.
 _ROUNDING = 4 * torch.finfo(torch.float32).eps
 #: Mean squares and means of each channel.
 _MOMENTS: dict[str, Metric] = {

@@ -130,7 +130,9 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     own = own or {"data": (1.0, relative_l2(n_dim))}
     known = {"l2": own["data"][1], "h1": partial(relative, H1Loss(d=n_dim)), **NORMALIZED}
     if not isinstance(loss, str) or loss not in known:
-        raise MupError(f"loss={loss!r} must be one of {', '.join(known)}, a function loss(y_pred, y, **batch), or a dict.")
+        raise MupError(
+            f"loss={loss!r} must be one of {', '.join(map(repr, known))}, a function loss(y_pred, y, **batch), or a dict."
+        )
     return {**own, "data": (own["data"][0], known[loss])}
 
 

@@ -363,7 +363,7 @@ def train(
         aux_lr=aux_lr,
         soap=soap,
     )
-    decided.study.train.shows = progress
+    decided.study.train.show_progress = progress
     return finished(decided, "train", folder, progress, partial(train_here, decided.study, progress))
 
 
