@@ -132,8 +132,8 @@ class Tuned:
             raise MupError(_UNKNOWN.format(int(unknown.nonzero()[0])))  # only the channel of the mask is missing
         if not fits:
             raise MupError(
-                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}). The grid may "
-                "differ, and n is at least 1. x[None] is one sample, x[:, None] adds the axis of one channel, and "
+                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), n at least "
+                "1 and any grid. x[None] is one sample, x[:, None] adds the axis of one channel, and "
                 "x.movedim(-1, 1) (np.moveaxis for an array) moves channels that are last."
             )
         dtype = next(self.model.parameters()).dtype.to_real()
