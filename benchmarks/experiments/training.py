@@ -101,8 +101,8 @@ class _Averaged(Training):
 
     averages: dict[str, Any]
 
-    def begun(self, s: Settings) -> tuple[Any, ...]:
-        begun = super().begun(s)
+    def prepare(self, s: Settings) -> tuple[Any, ...]:
+        begun = super().prepare(s)
         self.averages = {name: AveragedModel(begun[0], multi_avg_fn=how) for name, how in self.averages.items()}
         for average in self.averages.values():
             begun[1].optimizer.register_step_post_hook(lambda *_, own=average: own.update_parameters(begun[0]))

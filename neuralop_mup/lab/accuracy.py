@@ -12,7 +12,7 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.data.problem_data import ProblemData
-from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, is_like, mean_square
+from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean_square
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet, untouched
 
@@ -26,7 +26,7 @@ _WORST = 5
 _STEPS = 8  # of a trajectory, in its table
 #: An error of at least this share of a baseline's is not better. Without learning, an error may be lower by chance.
 _NOT_BETTER = 0.99
-#: A channel whose standard deviation is a smaller share of its root mean square varies only by rounding.
+#: Channels with a smaller standard deviation, relative to their root mean square, vary only by rounding.
 _ROUNDING = 4 * torch.finfo(torch.float32).eps
 #: Mean squares and means of each channel.
 _MOMENTS: dict[str, Metric] = {
@@ -77,13 +77,13 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     which = "test" if "test" in loaders else "val"
     ways = {MODEL: lambda batch: model(**batch), **_baselines(data, which)}
     found = _measured(ways, loaders[which])
-    errors = found.get(MODEL, {}).get("l2", torch.empty(0))
-    defined = (~errors.isnan()).nonzero().flatten().tolist()
-    if not defined:
+    errors = found[MODEL]["l2"].numpy() if found else np.empty(0)
+    defined = np.flatnonzero(~np.isnan(errors))
+    if not len(defined):
         return Accuracy()
     by_channel, findings = _by_channel(found)
     names = _names(data, which, split.get(which, ()), len(errors))
-    order = sorted(defined, key=lambda i: -errors[i])
+    order = defined[np.argsort(-errors[defined], kind="stable")]
     wanted = {i: f"sample {names[i]}\nerror {errors[i]:.3g}" for i in (order[len(order) // 2], order[0])}
     fields = enumerate(_fields(model, loaders[which]))
     plots.plot_samples({wanted[i]: sample for i, sample in fields if i in wanted}, figure)
@@ -94,15 +94,17 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
         f"standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n{wording.aligned(by_channel)}"
     )
     joined = " of all channels together; the loss is the sum of theirs" if len(by_channel) > 2 else ""
+    with np.errstate(invalid="ignore"):  # differences of infinite errors
+        quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
     half = _at_half_the_resolution(model, loaders[which])
     tables = {
         "Mean over the samples (l2: all channels together; h1, The Well's vrmse and PDEBench's nrmse: mean over "
         "channels):": _by_name(found | half),
         f"Relative L2 errors{joined}. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
-            [len(defined), *np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))],
+            [len(defined), *quantiles],
         ],
-        "The largest:": [["sample", "error"], *([names[i], float(errors[i])] for i in order[:_WORST])],
+        "The largest:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
         "By time, in the mean over trajectories:": _by_step(model, data, which, errors),
     }
     zero = len(errors) - len(defined)
@@ -117,23 +119,22 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
 
 def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tensor]]:
     """Return trivial predictions: one number per channel and, for trajectories, the last state of the input."""
-    means = data.normalizers[1].mean if isinstance(data, ProblemData) else _means(data.loaders(AT_ONCE, 0)[0])
-    baselines = {MEAN: lambda batch: means.expand_as(batch["y"])}
+    if isinstance(data, ProblemData):
+        means = data.normalizers[1].mean
+    else:
+        loader = data.loaders(AT_ONCE, 0)[0]
+        with untouched(loader):
+            means = torch.cat([in_double(batch["y"]).flatten(2).mean(2) for batch in loader]).mean(0)
+    baselines = {MEAN: lambda batch: means.view(1, -1, *[1] * (batch["y"].ndim - 2)).expand_as(batch["y"])}
     if isinstance(data, ProblemData) and data.trajectories(which):
-        baselines[PERSISTENCE] = lambda batch: batch["x"][:, : data.history * batch["y"].shape[1]][:, -batch["y"].shape[1] :]
+        baselines[PERSISTENCE] = lambda batch: _last_state(batch, data.history)
     return baselines
 
 
-def _means(loader: Any) -> torch.Tensor:
-    """Return the mean of y by channel, in double precision."""
-    total, count = 0.0, 0
-    with untouched(loader):
-        for batch in loader:
-            y = batch["y"].cpu()
-            axes = (0, *range(2, y.ndim))
-            total = total + y.sum(axes, keepdim=True, dtype=torch.complex128 if y.is_complex() else torch.float64)
-            count += y.numel() // y.shape[1]
-    return total / count
+def _last_state(batch: Batch, history: int) -> torch.Tensor:
+    """Return the last of the frames that the input begins with."""
+    channels = batch["y"].shape[1]
+    return batch["x"][:, (history - 1) * channels : history * channels]
 
 
 def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batch]) -> Errors:
@@ -191,35 +192,43 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
 
 def _by_name(found: Errors) -> list[list[Any]]:
     """Return the table of errors by name."""
-    rows = [[name, *(float(own[name].nanmean()) for own in found.values())] for name in METRICS if name in found[MODEL]]
+    rows = [[name, *(_mean(own[name]) for own in found.values())] for name in METRICS if name in found[MODEL]]
     return [["error", *found], *rows]
+
+
+def _mean(errors: Any) -> float:
+    """Return the mean of the errors that are defined."""
+    return float(torch.as_tensor(errors).nanmean())
 
 
 def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield input, target and prediction of each sample."""
     for batch in loader:
         with quiet():
-            prediction, known = model(**batch), batch.get("mask", 1)
+            prediction = model(**batch)
+        known = batch.get("mask", torch.ones(()))
         fields = batch["x"], batch["y"] * known, prediction * known
-        yield from zip(*(field.cpu().numpy() for field in fields), strict=True)
+        yield from zip(*(in_double(field).numpy(force=True) for field in fields), strict=True)
 
 
 def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
     """Return names of samples: their numbers in the user's data if these are known, else their places in the split."""
-    if isinstance(data, ProblemData) and len(data.trajectories(which)):
-        each = zip(numbers, data.trajectories(which), strict=True)
-        return [f"{step} of trajectory {number}" for number, pairs in each for step in range(1, pairs + 1)]
-    return numbers if len(numbers) else range(count)
+    lengths = data.trajectories(which) if isinstance(data, ProblemData) else []
+    places = range(len(lengths) or count)
+    numbers = numbers if len(numbers) == len(places) else places
+    if not lengths:
+        return numbers
+    return [f"{i} of trajectory {n}" for n, pairs in zip(numbers, lengths, strict=True) for i in range(1, pairs + 1)]
 
 
-def _by_step(model: Predictor, data: Any, which: str, errors: torch.Tensor) -> list[list[Any]]:
+def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
     """Return the table by step of a trajectory; nothing if samples are not steps of trajectories."""
     validation = Validation(data, which)
     pairs = validation.pairs
     if pairs < 2:
         return []
     columns = {
-        "from the truth before": [float(errors[validation.numbers(step)].nanmean()) for step in range(pairs)],
+        "from the truth before": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
         "from the first state on": rollout_errors(model, validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})

@@ -17,7 +17,7 @@ from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results, seconds
-from neuralop_mup.lab.statistics import SEEDS, told_apart
+from neuralop_mup.lab.statistics import SEEDS, difference
 from neuralop_mup.lab.study import Study, edge_of
 from neuralop_mup.lab.tuning import train_missing
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -110,7 +110,7 @@ class Comparison:
 
 def _between(way: Way, other: Way) -> str:
     ours, theirs = (say.number(median(one.errors)) for one in (way, other))
-    apart = told_apart(way.errors, other.errors)
+    apart = difference(way.errors, other.errors)
     return f"{way.name}, against {other.name}: error {ours} against {theirs} in the median{apart}."
 
 

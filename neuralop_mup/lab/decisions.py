@@ -558,7 +558,7 @@ def epochs_within(budget: float, study: Study, training: Training, folder: Path)
 
 def _seconds_of_an_epoch(training: Training, s: Settings) -> float:
     with torch.random.fork_rng(devices=[]):
-        _, trainer, loader, _ = training.begun(s)
+        _, trainer, loader, _ = training.prepare(s)
     timed = _First(loader, _TIMED)
     with quiet(), untouched(loader):
         training.fit(trainer, _First(loader, _WARM))

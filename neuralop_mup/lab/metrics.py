@@ -106,10 +106,14 @@ def by_sample(metric: Metric, prediction: Any, batch: Mapping[str, Any]) -> torc
             f"The model returns {tuple(getattr(prediction, 'shape', ()))} for targets of shape {tuple(y.shape)}, so errors "
             "by name do not exist. Give a score of your own, score(model, data)."
         )
-    wide = torch.complex128 if y.is_complex() or prediction.is_complex() else torch.float64
     fields = prediction, y, batch.get("mask", torch.ones_like(y, dtype=torch.float64))
     parts = zip(*(field.split(max(1, _AT_ONCE // y[0].numel())) for field in fields), strict=True)
-    return torch.cat([metric(p.to(wide), t.to(wide), known.double()) for p, t, known in parts])
+    return torch.cat([metric(*map(in_double, part)) for part in parts]).cpu()
+
+
+def in_double(field: torch.Tensor) -> torch.Tensor:
+    """Return a field in double precision."""
+    return field.to(torch.promote_types(field.dtype, torch.float64))
 
 
 def is_like(prediction: Any, y: Any) -> bool:

@@ -1,8 +1,7 @@
-"""Figures of what they are given: nothing here trains, reads a folder or changes matplotlib's global state.
+"""Figures of curves, comparisons and samples.
 
-The object interface (``Figure``) is used instead of ``pyplot``, so drawing works without a display, in a worker, and never
-changes what the user's own script has open. A rule and an optimizer keep their colour and
-marker from figure to figure, so that a figure also reads in grey.
+They use matplotlib's ``Figure`` instead of ``pyplot``. So they need no display, and do not change the figures of the user.
+Each rule and each optimizer has one colour and one marker in all figures.
 """
 
 import math
@@ -18,9 +17,9 @@ from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
 from neuralop_mup.lab.wording import in_words
 
 GREY, FAINT = "#555555", "#e6e6e6"
-#: From the smallest to the largest size, light to dark: also readable in grey.
+#: Colours of sizes from the smallest to the largest, light to dark, for print in grey.
 SIZES = ("#E0A030", "#D1603D", "#9C2C77", "#3B0F70")
-SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible where a page shows a figure at half its size
+SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible at half the size
 
 #: Rules and optimizers → colour and marker; None is the base.
 LOOKS: dict[str | None, tuple[str, str]] = {
@@ -37,7 +36,7 @@ LOOKS: dict[str | None, tuple[str, str]] = {
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: str | None = None, **options: Any
 ) -> tuple[Any, Any]:
-    """A figure of matplotlib's that pyplot does not know of, and its axes; sizes in inches."""
+    """Return a figure of matplotlib without pyplot, and its axes; sizes in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=120, layout=layout)
@@ -45,12 +44,12 @@ def new_figure(
 
 
 def save(figure: Any, path: str | Path) -> Path:
-    """Write the figure, grown where a label would be cut off; the suffix picks the format."""
+    """Write the figure with all of its labels. The suffix of the path sets the format."""
     from matplotlib import rc_context
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # With fixed ids and no date the same records give the same SVG, so figures can be kept under version control.
+    # With fixed ids and no date, the same records give the same SVG.
     with rc_context({"svg.hashsalt": "neuralop-mup"}):
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
@@ -58,16 +57,16 @@ def save(figure: Any, path: str | Path) -> Path:
 
 
 def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
-    """The figure's title, what its marks mean in lines that are no wider than it, and :func:`save`."""
+    """Add the title and the meaning of marks to the figure, and write it."""
     if title:
         figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=TITLE)
-    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of a usual width
+    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of average width
     figure.text(0.01, -0.01, fill("  ·  ".join(parts), room), fontsize=SMALL, color=GREY, ha="left", va="top")
     return save(figure, path)
 
 
 def ticks_at(axes: Any, values: Sequence[float]) -> None:
-    """Ticks at the values themselves, thinned to what fits and written plainly."""
+    """Put ticks at the values, as many as fit, with plain numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     width = axes.get_window_extent().width / axes.figure.dpi
@@ -79,7 +78,7 @@ def ticks_at(axes: Any, values: Sequence[float]) -> None:
 
 
 def value_axis(axes: Any) -> None:
-    """Plain numbers on the vertical axis, few enough to read, and no box around the data."""
+    """Put a few plain numbers on the vertical axis, and remove the box around the data."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     if axes.get_yscale() == "log":
@@ -96,13 +95,13 @@ def value_axis(axes: Any) -> None:
 
 
 def bare(axes: Any) -> None:
-    """No box around the data."""
+    """Remove the box around the data."""
     axes.spines[["top", "right"]].set_visible(False)
 
 
-# Loss against a hyperparameter: the figure of every study
+# Loss against a hyperparameter
 
-#: The axes end at this multiple of the best loss: a diverged run may reach 1e6.
+#: The axes end at this multiple of the best loss, since diverged runs may reach 1e6.
 _CEILING = 100.0
 
 
@@ -114,22 +113,21 @@ def plot_curves(
     loss: str = "validation loss",
     title: str | None = None,
 ) -> Path:
-    """Draw losses against a hyperparameter, with a star at the lowest one of a curve.
+    """Draw losses against a hyperparameter, with a star at the lowest mean of a curve.
 
-    Only values with every seed complete are drawn: a mean over the seeds that happened to survive would flatter an unstable
-    value.
+    Values with a failed seed are left out: a mean over the other seeds would hide that they are unstable.
 
     Parameters
     ----------
     curves : sequence of (label, rule, losses)
-        The base, whose rule is None; then one of a single point for each rule under which the target was trained. Losses by
-        value, a seed an entry and None where it failed; one value at least is complete.
+        First the base, with rule None. Then a curve of one point for each rule of the target. Losses by value: one per seed,
+        None for a failed seed. At least one value is complete.
     path : str or Path
-        Where to write; the suffix picks the format.
+        File to write. The suffix sets the format.
     name : str
-        What the curves run over.
+        Name of the hyperparameter.
     loss : str
-        What the losses are called.
+        Name of the loss.
     title : str, optional
 
     Returns
@@ -151,15 +149,15 @@ def plot_curves(
     for i, ((label, rule, losses), complete) in enumerate(zip(curves, whole, strict=True)):
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
-        is_walk = len(x) > 1
-        # Anything below a single point is visible.
-        size = {"markersize": 4} if is_walk else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
+        is_curve = len(x) > 1
+        # A single point is hollow, so that marks below it stay visible.
+        size = {"markersize": 4} if is_curve else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
         axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         axes.vlines(x, least, most, color=colour, linewidth=2.4, alpha=0.5)
-        if is_walk:
+        if is_curve:
             best = int(np.argmin(mean))
             axes.plot(x[best], mean[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
-        if failed := [value for value in losses if value not in complete]:  # at a height that is a share of the axis
+        if failed := [value for value in losses if value not in complete]:  # its height is a share of the axis
             at, up = [0.97 - 0.04 * i] * len(failed), axes.get_xaxis_transform()
             axes.plot(failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
@@ -172,14 +170,14 @@ def plot_curves(
 
 
 def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
-    """A column a way: a dot for each seed's error, a bar at the median, and the learning rate below the name.
+    """Draw the errors of several methods: a dot per seed, a bar at the median, and the learning rate below the name.
 
     Parameters
     ----------
     ways : mapping of str to (errors, learning rate)
-        Errors of the seeds; those that are not finite are told, and not drawn.
+        Errors of the seeds. Those that are not finite are counted, and not drawn.
     path : str or Path
-        The suffix picks the format.
+        File to write. The suffix sets the format.
     title : str, optional
 
     Returns
@@ -204,23 +202,23 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
     return finish(figure, path, title, ["dot: one seed", "bar: median"])
 
 
-# Samples: what a model makes of data
+# Samples
 
-_CHANNELS = 3  # of a sample that are drawn
+_CHANNELS = 3  # drawn channels of a sample, at most
 
 
 def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) -> Path:
-    """A row for each sample and channel: input, truth, prediction and their difference.
+    """Draw a row for each sample and channel: input, truth, prediction and their difference.
 
-    Lines in one dimension; images in two, truth and prediction with one colour scale; and of three dimensions the slice in
-    the middle of the last one. Of more than three channels the first three are drawn, and of complex fields the moduli.
+    Fields are lines in 1D and images in 2D, where truth and prediction share a colour scale. In 3D, the images show the
+    middle of the last axis. Only the first three channels are drawn, and moduli of complex fields.
 
     Parameters
     ----------
     samples : mapping of str to (input, truth, prediction)
-        Each ``(channels, *grid)``, by what stands beside them.
+        Label of a row → fields ``(channels, *grid)``.
     path : str or Path
-        The suffix picks the format.
+        File to write. The suffix sets the format.
 
     Returns
     -------
@@ -229,7 +227,7 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
     rows = [(what, fields, channel) for what, fields in samples.items() for channel in range(min(len(fields[1]), _CHANNELS))]
     figure, axes = new_figure(11, 2.1 * len(rows), len(rows), 4, "constrained", squeeze=False)
     for row, (what, fields, channel) in zip(axes, rows, strict=True):
-        x, truth, prediction = (_seen(field, channel) for field in fields)
+        x, truth, prediction = (_drawn(field, channel) for field in fields)
         difference = prediction - truth
         shared = {"vmin": min(truth.min(), prediction.min()), "vmax": max(truth.max(), prediction.max())}
         around_zero = {"vmin": -np.abs(difference).max(), "vmax": np.abs(difference).max(), "cmap": "RdBu_r"}
@@ -251,8 +249,8 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
     return finish(figure, path, None, ["grey in the prediction: the truth"] if truth.ndim == 1 else [])
 
 
-def _seen(field: np.ndarray, channel: int) -> np.ndarray:
-    """What is drawn of a channel, or of the last one where there are fewer."""
+def _drawn(field: np.ndarray, channel: int) -> np.ndarray:
+    """Return the values to draw of a channel, or of the last channel if there are fewer."""
     values = field[min(channel, len(field) - 1)]
     while values.ndim > 2:
         values = values[..., values.shape[-1] // 2]

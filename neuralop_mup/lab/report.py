@@ -1,6 +1,4 @@
-"""A study as a page: what it showed, in a few sentences, its table and figure, and where its runs were trained. From its
-records only.
-"""
+"""The report of a study, computed from its records: sentences, table, figure, settings, and where the runs were trained."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,27 +7,26 @@ from typing import Any
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
 from neuralop_mup.lab.results import Results
-from neuralop_mup.lab.statistics import told_apart
+from neuralop_mup.lab.statistics import difference
 from neuralop_mup.lab.study import edge_of, is_number, the
 
-# What a study showed
+# Sentences
 
 
 def verdict(results: Results) -> list[str]:
-    """Say what a study showed, the answer first, also where the rule did not help.
+    """Return the findings of a study as sentences, the answer first.
 
-    Two ways are compared only where there are three seeds or more, and a difference is called one where a 95 % interval over
-    them leaves out none.
+    Rules are compared if there are three seeds or more, by a 95 % interval.
 
     Parameters
     ----------
     results : Results
-        Of a study.
+        Study and records.
 
     Returns
     -------
     list of str
-        Whole sentences, the most important one first.
+        Sentences, the most important one first.
 
     Examples
     --------
@@ -42,22 +39,22 @@ def verdict(results: Results) -> list[str]:
     'The best point is lr 0.5, with loss 1.'
     """
     study = results.study
-    said = _carried(results) if len(study.sizes) > 1 else [_best(results)]
+    sentences = [_transferred(results) if len(study.sizes) > 1 else _best(results)]
     best = results.row(study.rules[0], study.base)["best"] or {}
     for name, value in best.items():
         if edge := edge_of(value, study.space.get(name)):
             of = f" of {the(study.base)}" if study.base else ""
-            said.append(
-                f"The best {wording.in_words(name)}{of}, {wording.number(value)}, is the {edge} that was searched, so the "
-                f"optimum may lie outside: extend its grid {'downwards' if edge == 'lowest' else 'upwards'}."
+            sentences.append(
+                f"The best {wording.in_words(name)}{of}, {wording.number(value)}, is the {edge} of the grid, so the optimum "
+                f"may lie outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
         runs = wording.counted(len(results.records), "run")
-        said.append(f"{failed} of {runs} did not complete; a point with such a seed does not compete.")
+        sentences.append(f"{failed} of {runs} did not complete. Points with such a seed are not selected.")
     if len(study.seeds) == 1:
-        said.append("There was one seed only, so none of these numbers has an error bar.")
-    return said
+        sentences.append("With one seed, no number has an error bar.")
+    return sentences
 
 
 def _best(results: Results) -> str:
@@ -69,8 +66,8 @@ def _best(results: Results) -> str:
     return f"The best point is {wording.params(row['best'])}, with loss {wording.loss_of_row(row)}."
 
 
-def _carried(results: Results) -> list[str]:
-    """What the base's best values gave at the target, under the rule and as neuralop builds it."""
+def _transferred(results: Results) -> str:
+    """Return a sentence about the losses of the target with the base's best values, under the rule and under SP."""
     study, rule = results.study, results.study.rules[0]
     ours = results.row(rule)
     values, base, target = wording.params(ours["transferred"] or {}), the(study.base), the(study.target)
@@ -79,13 +76,13 @@ def _carried(results: Results) -> list[str]:
     else:
         head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {wording.loss_of_row(ours)}"
     if rule == "standard" or "standard" not in study.rules:
-        return [head + "."]
+        return head + "."
     naive = results.row("standard")
     if naive["failed"]:
-        return [f"{head}; the same values under SP failed ({_why(results, naive)})."]
-    losses = {way: [r["loss"] for r in results.carried(study.target, way) if not r["error"]] for way in study.rules}
-    apart = told_apart(losses["standard"], losses[rule])
-    return [f"{head}; the same values under SP give {wording.loss_of_row(naive)}{apart}."]
+        return f"{head}; the same values under SP failed ({_why(results, naive)})."
+    losses = {name: [r["loss"] for r in results.carried(study.target, name) if not r["error"]] for name in study.rules}
+    found = difference(losses["standard"], losses[rule])
+    return f"{head}; the same values under SP give {wording.loss_of_row(naive)}{found}."
 
 
 def _why(results: Results, row: Mapping[str, Any]) -> str:
@@ -94,17 +91,16 @@ def _why(results: Results, row: Mapping[str, Any]) -> str:
     return f"{len(failed)} of {wording.counted(row['trials'], 'run')}: {why}"
 
 
-# Its tables
+# Tables
 
 
 def aligned_table(results: Results) -> str:
-    """The summary as a table in Markdown, whose columns also line up in a terminal: the base, and the target under each
-    rule. Columns that would be empty are left out.
+    """Return the summary as a Markdown table: the base, and the target under each rule. Empty columns are left out.
 
     Parameters
     ----------
     results : Results
-        Of a study.
+        Study and records.
 
     Returns
     -------
@@ -124,7 +120,7 @@ def aligned_table(results: Results) -> str:
     study, rows = results.study, []
     for row in results.summary():
         if row["size"] == study.base and row["rule"] != study.rules[0]:
-            continue  # which is the first one's
+            continue  # the base is the same under all rules
         is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
         values = row["best"] if is_base else row["transferred"]
         cells = {
@@ -133,7 +129,7 @@ def aligned_table(results: Results) -> str:
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
             "loss": wording.loss_of_row(row),
             "test loss": wording.number(row["transferred_test"]),
-            "validation error": wording.number(_mean(records, "validation_error")),  # beside a score
+            "validation error": wording.number(_mean(records, "validation_error")),  # if a score chooses
         }
         for term in _other_losses(results.records):
             cells[f"test {term}"] = wording.number(_mean(records, f"test_{term}_loss"))
@@ -144,32 +140,32 @@ def aligned_table(results: Results) -> str:
 
 
 def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of what the runs were also trained on, besides the data: ``["equation"]`` for physics-informed training."""
+    """Return the names of losses other than "data", such as ``["equation"]`` for physics-informed training."""
     keys = {key for record in records for key in record["metrics"]}
     return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
 
 
 def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
-    """Mean of a metric over the records that completed; None if one of them lacks it."""
+    """Return the mean of a metric over the completed records; None if one of them does not have it."""
     values = [record["metrics"].get(metric) for record in records if not record["error"]]
     return sum(values) / len(values) if values and None not in values else None
 
 
 def _score(results: Results) -> str:
-    """What values were chosen by."""
+    """Return the name of the error that chooses."""
     return next((str(r["metrics"]["score"]) for r in results.records if r["metrics"].get("score")), "validation loss")
 
 
-# Where its runs were trained
+# Machines and versions
 
 
 def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
-    """Versions and hosts of runs, and their first and last date, as their records have them: a line for each that differs.
+    """Return versions, hosts, and first and last dates of runs: one line for each combination of versions and host.
 
     Parameters
     ----------
     records : sequence of dict
-        With ``versions`` by name, ``host`` and ``date``, where they have them.
+        Records with ``versions``, ``host`` and ``date``, if they are known.
 
     Returns
     -------
@@ -202,13 +198,13 @@ def write_report(
     Parameters
     ----------
     results : Results
-        Of a study.
+        Study and records.
     command : str
-        The command that gives the same study.
+        A command that runs the same study.
     title : str, optional
-        First line of the report; the study's name by default.
+        First line of the report. Default: the name of the study.
     settings : mapping, optional
-        What the reader should know of how it was made; what every run had by default.
+        Settings to list. Default: those of every run.
     errors : str, default ""
         Markdown about the errors of the trained target.
     findings : sequence of str, default ()
@@ -219,7 +215,7 @@ def write_report(
     Returns
     -------
     Path
-        The report.
+        Path of the report.
 
     Raises
     ------
@@ -245,7 +241,7 @@ def write_report(
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in [*findings, *rest, *study.notes]),
         aligned_table(results),
-        f"Values are chosen by the mean of the {_score(results)} over seeds; ± is its standard deviation over seeds."
+        f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
         if len(study.tuning) > 1
         else f"The loss is the {_score(results)}.",
         _figure(results, title),
@@ -261,7 +257,7 @@ def write_report(
             wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *rows]),
         ]
     rows = [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
-    parts += ["## Settings", wording.aligned(rows), "## Where the runs were trained", surroundings(results.records)]
+    parts += ["## Settings", wording.aligned(rows), "## Machines and versions", surroundings(results.records)]
     if use:
         parts += ["## Use the target", f"```python\n{use}\n```"]
     parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]
@@ -270,7 +266,7 @@ def write_report(
 
 
 def _figure(results: Results, title: str) -> str:
-    """Loss against the learning rate, or what else is a grid of numbers, as the page shows it; empty without a point."""
+    """Draw losses against the learning rate or another grid, and return the line of the page; empty without points."""
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
     name = "lr" if "lr" in study.space else next(iter(grids), None)
@@ -286,4 +282,4 @@ def _figure(results: Results, title: str) -> str:
         label = f"{labels[study.target]}\n{wording.rule_name(rule)}"
         curves.append((label, rule, {value: losses} if losses else {}))
     plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
-    return f"![Loss against {wording.in_words(name)}: the base's curve, and what was trained with its best]({name}.png)"
+    return f"![Loss against {wording.in_words(name)}: curve of the base, and the target with the best value]({name}.png)"

@@ -1,4 +1,4 @@
-"""What the records of a study say. Every number that is shown comes from here."""
+"""Everything that is computed from the records of a study: best points, curves and the summary."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Results:
-    """A study and the records of its runs; everything here is computed from these.
+    """A study and the records of its runs.
 
     Attributes
     ----------
     study : Study
-        What was asked.
+        The study that was run.
     records : list of dict
         One per run: ``size``, ``rule``, ``params``, ``seed``, ``outcome`` ("complete", "diverged", "refused", "failed"),
         ``error``, ``loss``, ``metrics``, ``seconds``.
     folder : Path
-        Where the runs are kept.
+        Folder of the runs.
 
     Examples
     --------
@@ -46,22 +46,22 @@ class Results:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Results":
-        """The study that was run last in ``folder``.
+        """Read the study that ran last in ``folder``.
 
         Parameters
         ----------
         folder : str or Path
-            Of a sweep, a transfer or :func:`neuralop_mup.tune`.
+            Folder of a sweep, a transfer or :func:`neuralop_mup.tune`.
 
         Returns
         -------
         Results
-            As they were returned, but that tuples in params are lists.
+            The same results as before, with lists instead of tuples in params.
 
         Raises
         ------
         MupError
-            If the folder holds none, or one whose last size has not been reached.
+            If the folder contains no study, or if the study has no run of its last size yet.
 
         Examples
         --------
@@ -71,13 +71,13 @@ class Results:
         """
         study, records = Study.load(folder)
         if not any(r["size"] == study.target for r in records):
-            raise MupError(f"The study in {folder} has not reached its last size yet; run the same command to resume it.")
+            raise MupError(f"The study in {folder} has no run of its last size yet. Run the same command to resume.")
         return cls(study, records, Path(folder))
 
     # Records
 
     def cell(self, size: str | None, rule: str | None) -> list[Record]:
-        """Records of a size that answer for a rule.
+        """Return the records of a size under a rule.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class Results:
 
     @cached_property
     def _grouped(self) -> dict[tuple[str | None, str | None], dict[str, list[Record]]]:
-        """Size and rule → point → records, in the order in which they first appear."""
+        """Size and rule → point → records, in the order of the records."""
         groups: dict[tuple[str | None, str | None], dict[str, list[Record]]] = {}
         for record in self.records:
             points = groups.setdefault((record["size"], record["rule"]), {})
@@ -111,8 +111,7 @@ class Results:
         return self._grouped.get((size, rule), {})
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
-        """Records at a size with the base's best values, of which the base itself has those of its grid; none if there are
-        no such.
+        """Return the records of a size with the values that the base transfers. For the base, its best point of the grid.
 
         Parameters
         ----------
@@ -134,21 +133,22 @@ class Results:
 
     @cached_property
     def _centres(self) -> dict[str | None, dict[str, Any] | None]:
-        """Rule → what the base's runs carry under it."""
+        """Rule → the values that the base transfers."""
         groups = {rule: self._points(self.study.base, rule).values() for rule in self.study.rules}
         return {rule: self.study.best_params([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
 
     def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
-        """The base's point of lowest mean loss, and that loss; (None, inf) when no point completed with every seed."""
+        """Return the base's best point and its mean loss; (None, inf) if no point completed with every seed."""
         groups = self._points(self.study.base, rule).values()
         return lowest([(group[0]["params"], group) for group in groups], len(self.study.seeds))
 
-    # What they say
+    # Numbers
 
     @property
     def best(self) -> dict[str, Any]:
-        """What the base carries: its point of lowest mean loss over the seeds, of which one with a failed seed is none; in
-        :func:`tune` with the learning rate of the parabola through it and its neighbours.
+        """The values that the base transfers: its point with the lowest mean loss over seeds, if all seeds completed.
+
+        In :func:`neuralop_mup.tune`, the learning rate is the minimum of a parabola through that point and its neighbours.
 
         Returns
         -------
@@ -168,28 +168,26 @@ class Results:
         best = self._centres[self.study.rules[0]]
         if best is None:
             what = the(self.study.base) if self.study.base else f"study {self.study.name!r}"
-            raise MupError(
-                f"No point of {what} completed with every seed, so there is no best one.{first_failure(self.records)}"
-            )
+            raise MupError(f"No point of {what} completed with every seed, so none is best.{first_failure(self.records)}")
         return best
 
     @property
     def best_loss(self) -> float:
-        """Mean loss of the best point that was trained; infinite when none completed with every seed."""
+        """Mean loss of the best point; infinite if none completed with every seed."""
         return self._best(self.study.rules[0])[1]
 
     def points(self, size: str | None = None, rule: str | None = None) -> list[dict[str, Any]]:
-        """One row per point of a size under a rule, best first; by default of the base.
+        """Return one row per point of a size under a rule, the best first.
 
         Parameters
         ----------
         size, rule : str, optional
-            Label of the size, and the rule.
+            Label of the size, and the rule. Default: the base, and the first rule.
 
         Returns
         -------
         list of dict
-            ``params``; mean ``loss`` and ``std`` of the seeds that completed; ``failed`` seeds; ``seconds`` of all.
+            ``params``; mean ``loss`` and ``std`` of the completed seeds; number of ``failed`` seeds; total ``seconds``.
 
         Examples
         --------
@@ -205,21 +203,21 @@ class Results:
         return rows
 
     def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:
-        """The base's losses for each value of a hyperparameter, others at their best; a seed an entry, None where it failed.
+        """Return the base's losses for each value of a hyperparameter, with the others at their best.
 
-        Nothing unless it has a grid of numbers of which one completed with every seed.
+        Empty if the hyperparameter has no grid of numbers, or if no point completed with every seed.
 
         Parameters
         ----------
         name : str, default "lr"
-            The hyperparameter.
+            Name of the hyperparameter.
         rule : str, optional
-            The first one by default.
+            Default: the first rule.
 
         Returns
         -------
         dict
-            Value → losses.
+            Value → losses, one per seed; None for a failed run.
 
         Examples
         --------
@@ -238,16 +236,16 @@ class Results:
         return losses
 
     def summary(self) -> list[dict[str, Any]]:
-        """One row for each rule and size.
+        """Return one row for each rule and size.
 
         Returns
         -------
         list of dict
-            ``rule``, ``size``; ``best``: the base's best point, None at the target; ``at_edge``: whether one of its values
-            is the first or last of its grid; ``transferred``: what the base carries; ``transferred_loss``, ``_std`` and
-            ``_test``, the error on test data: of that at this size, at the base those of its best point (infinite and nan
-            where no seed completed);
-            ``failed`` and ``trials``: runs of it that did not complete, and all; ``seconds`` of all runs at this size.
+            ``rule``, ``size``; ``best``: the best point of the base, None at the target; ``at_edge``: whether one of its
+            values is the first or last of its grid; ``transferred``: the values that the base transfers;
+            ``transferred_loss``, ``transferred_std`` and ``transferred_test``: mean and standard deviation of their losses,
+            and mean test error, at this size (infinite and nan if no seed completed); ``trials`` and ``failed``: number of
+            these runs, and of those that did not complete; ``seconds``: all runs at this size.
 
         Examples
         --------
@@ -257,19 +255,19 @@ class Results:
         return [self.row(rule, size) for rule in self.study.rules for size in self.study.sizes]
 
     def row(self, rule: str | None, size: str | None = None) -> dict[str, Any]:
-        """The summary's row of a rule, at the last size by default.
+        """Return the row of :meth:`summary` for a rule and a size.
 
         Parameters
         ----------
         rule : str or None
-            One of the study's.
+            A rule of the study.
         size : str, optional
-            Label of the size.
+            Label of the size. Default: the last size.
 
         Returns
         -------
         dict
-            As :meth:`summary` has it.
+            See :meth:`summary`.
 
         Examples
         --------
@@ -298,5 +296,5 @@ class Results:
 
 
 def seconds(records: Iterable[Mapping[str, Any]]) -> float:
-    """Measured seconds of these runs: of training, where the train function told it, else of the whole run."""
+    """Return the total seconds of runs: of training if the train function returned them, else of the whole run."""
     return sum(r["metrics"].get("seconds") or r["seconds"] for r in records)

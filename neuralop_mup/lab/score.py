@@ -1,6 +1,4 @@
-"""By what learning rates are chosen instead of the validation error: a function of the user's, or a rollout's error; and
-what a model predicts in the units of the data.
-"""
+"""Scores, which choose learning rates instead of the validation error, and predictions in the units of the data."""
 
 import copy
 import math
@@ -18,18 +16,18 @@ from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.metrics import METRICS, by_sample, ratio
 
-AT_ONCE = 64  # samples that go through the model together
+AT_ONCE = 64  # samples in one call of the model
 _FORM = "score(model, data), further arguments with defaults"
 
 
 class Predictor(nn.Module):
-    """A model, in eval mode, between fields in the units of the data: what normalises them is inside.
+    """A model in eval mode that takes and returns fields in the units of the data. It contains the normalization.
 
     Parameters
     ----------
     model : torch.nn.Module
     processor : neuralop DataProcessor or None
-        On whatever device; a copy of it goes to the model's.
+        On any device. A copy of it is moved to the device of the model.
     """
 
     def __init__(self, model: nn.Module, processor: Any) -> None:
@@ -43,10 +41,10 @@ class Predictor(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Any, **batch: Any) -> Any:
-        """The prediction for ``x`` and whatever else a batch has, on the device of ``x``."""
+        """Return the prediction for ``x`` and the other entries of a batch, on the device of ``x``."""
         given = {"x": x, **batch}
         there = {name: v.to(self.device) if torch.is_tensor(v) else v for name, v in given.items()}
-        # neuralop's processors ask for a y; in eval mode they only move it. One that uses it would show as no number.
+        # neuralop's processors need a y, and in eval mode they only move it. If one used it, the prediction would be NaN.
         like = {} if "y" in batch or self.processor is None else {"y": torch.full_like(there["x"][:, :1], torch.nan)}
         sample = there if self.processor is None else self.processor.preprocess({**there, **like})
         out = self.model(**{k: v for k, v in sample.items() if k not in like})
@@ -57,7 +55,7 @@ class Predictor(nn.Module):
 
 @dataclass(frozen=True)
 class Validation:
-    """The validation data as a score gets it: iterated it gives batches, dicts with "x" and "y", in the units of the data.
+    """The validation data for a score. Iteration gives batches, dicts with "x" and "y", in the units of the data.
 
     Attributes
     ----------
@@ -73,44 +71,44 @@ class Validation:
 
     @property
     def pairs(self) -> int:
-        """Pairs that each trajectory gave, the shortest one; 0 where samples are no trajectories."""
+        """Number of pairs from the shortest trajectory; 0 without trajectories."""
         return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) and not self.data.masked else 0
 
     @property
     def n_states(self) -> int:
-        """States of each trajectory that are a step apart; 0 where samples are no trajectories."""
+        """Number of states of each trajectory; 0 without trajectories."""
         return self.pairs + self.data.history if self.pairs else 0
 
     def states(self, number: int) -> torch.Tensor:
-        """The state of this number, from 0 on, of every trajectory: ``(n, channels, *grid)``."""
-        y, before = getattr(self.data, self.split)[1], self.data.history
-        if number >= before:
-            return y[self.numbers(number - before)]
+        """Return a state of every trajectory, counted from 0: ``(n, channels, *grid)``."""
+        y, history = getattr(self.data, self.split)[1], self.data.history
+        if number >= history:
+            return y[self.numbers(number - history)]
         channels = y.shape[1]
         return self.inputs(0)[:, number * channels : (number + 1) * channels]
 
     def inputs(self, number: int) -> torch.Tensor:
-        """The input of this number of every trajectory, from which the state ``number + history`` follows."""
+        """Return an input of every trajectory, counted from 0. State ``number + history`` follows from it."""
         return getattr(self.data, self.split)[0][self.numbers(number)]
 
     def numbers(self, number: int) -> list[int]:
-        """Return the numbers of the pairs that come at this place in each trajectory."""
+        """Return the indices of the pairs at this place in each trajectory."""
         lengths = self.data.trajectories(self.split)
         return [end - length + number for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 @dataclass(frozen=True)
 class Score:
-    """What learning rates are chosen by: the lower, the better.
+    """A score that chooses learning rates; lower is better.
 
     Attributes
     ----------
     name : str
-        What reports call it.
+        Name in reports.
     function : callable
         ``function(model, data)`` of a :class:`Predictor` and a :class:`Validation`.
     given : str or callable
-        What tells it from others: the name of one of this package, or the function.
+        The name or the function that the user passed. It is part of the fingerprint.
     """
 
     name: str
@@ -118,12 +116,12 @@ class Score:
     given: Any = None
 
     def of(self, model: nn.Module, processor: Any, data: Any) -> float:
-        """The score of a model; infinite or NaN where it has none. No random number is used up.
+        """Return the score of a model, which may be infinite or NaN. Random states do not change.
 
         Raises
         ------
         MupError
-            If the function fails, or gives what is no number, or a negative one.
+            If the function fails, or does not return a number of at least 0.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -133,26 +131,26 @@ class Score:
                 raise
             except Exception as error:  # the function is the user's
                 raise MupError(
-                    f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It is called as "
-                    f"{_FORM}."
+                    f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It must have the "
+                    f"form {_FORM}."
                 ) from error
         number = value.item() if getattr(value, "ndim", None) == 0 else value
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
-            shown = f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(number)
+            returned = f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(number)
             raise MupError(
-                f"The score {self.name} returns {shown}; it must be one number of at least 0, the lower the better, such as "
-                "an error and not its negative."
+                f"The score {self.name} returns {returned}. It must return one number of at least 0, such as an error. "
+                "Lower is better."
             )
         return float(number)
 
     def check(self, model: nn.Module, processor: Any, data: Any) -> None:
-        """MupError where it gives NaN for an untrained model, or another number the second time."""
+        """Raise MupError if the score of an untrained model is NaN, or another number in a second call."""
         first, again = (copy.deepcopy(self).of(model, processor, data) for _ in range(2))
         if math.isnan(first) or not math.isclose(first, again, rel_tol=1e-4):
-            what = "NaN" if math.isnan(first) else f"{first:.6g} and then {again:.6g}"
+            returned = "NaN" if math.isnan(first) else f"{first:.6g} and then {again:.6g}"
             raise MupError(
-                f"The score {self.name} gives {what} for the untrained base, so that nothing could be compared by it: it "
-                "must give a number, the same each time, and math.inf for a model that has none."
+                f"The score {self.name} returns {returned} for the untrained base, so it cannot compare models. Return the "
+                "same number in each call, and math.inf for a model without a score."
             )
 
 
@@ -164,7 +162,7 @@ def score_of(score: Any) -> Score | None:
     Raises
     ------
     MupError
-        For another name, or a function of other arguments.
+        For an unknown name, or if it is not callable.
     """
     if score is None:
         return None
@@ -190,33 +188,35 @@ def mean_error(model: Predictor, data: Validation, name: str) -> float:
 
 
 def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
-    """The error of a model that is applied to its own predictions, from the first state of each validation trajectory.
+    """Return the geometric mean of the errors of all steps of a rollout (:func:`rollout_errors`), as in APEBench.
 
-    Of the errors of the steps (:func:`rollout_errors`) the geometric mean is taken, as APEBench does (arXiv 2411.00180), so
-    that the last steps of a chaotic flow, where any two solutions are as far apart, do not decide alone. Infinite where a
-    rollout leaves the finite numbers.
+    So the last steps of a chaotic flow, where all predictions are wrong, do not dominate. Infinite after an overflow.
 
     Raises
     ------
     MupError
-        If the data has no trajectories, or shorter ones.
+        If the data has no trajectories, or only shorter ones.
+
+    References
+    ----------
+    Koehler et al., "APEBench", arXiv 2411.00180.
     """
     history = getattr(data.data, "history", 1)
     if data.n_states < steps + history:
         raise MupError(
             f"score='rollout:{steps}' needs {steps + history} states of each validation trajectory, and the data has "
-            f"{data.n_states}, as it is read: score a rollout of fewer steps, give longer trajectories, each step of them "
-            "read, read={'y': 'u', 'time_step': 1} (--read.y u --read.time_step 1), or a score of your own, "
-            "score(model, data)."
+            f"{data.n_states}, as it is read. Use fewer steps or longer trajectories, and read each step: "
+            "read={'y': 'u', 'time_step': 1} (--read.y u --read.time_step 1)."
         )
     errors = torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64)
     return float(errors.log().nanmean().exp())
 
 
 def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float]:
-    """The relative L2 error of each step of a rollout, in the units of the data and in the mean over the trajectories.
+    """Return the relative L2 error of each step of a rollout, the mean over the trajectories, in the units of the data.
 
-    From the step on at which a rollout leaves the finite numbers it is infinite.
+    A rollout starts from the first state. After an overflow, errors are infinite. Where all true states are zero, the
+    error is NaN.
     """
     history = data.data.history
     x, errors = data.inputs(0), [math.inf] * steps
@@ -224,8 +224,8 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
         state, truth = torch.cat([model(part) for part in x.split(AT_ONCE)]), data.states(number + history)
         if state.shape != truth.shape:
             raise MupError(
-                f"The model makes {tuple(state.shape[1:])} of states of shape {tuple(truth.shape[1:])}, so that it cannot "
-                "be applied to its own predictions: give it as many channels out as in."
+                f"The model returns {tuple(state.shape[1:])} for states of shape {tuple(truth.shape[1:])}, so it cannot be "
+                "applied to its own predictions. Give it as many output channels as the state has."
             )
         error, size = (field.flatten(1).double().norm(dim=1) for field in (state - truth, truth))
         errors[number] = float(ratio(error, size).nanmean())

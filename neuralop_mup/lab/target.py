@@ -1,4 +1,4 @@
-"""``Tuned``, a trained target that is ready to predict: written into a study's folder, and read from there."""
+"""``Tuned``, a trained target that predicts, and reading it from the folder of a study."""
 
 import copy
 import warnings
@@ -39,29 +39,29 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """The trained target of a study: what :func:`tune` and :func:`load_tuned` return.
+    """The trained target of a study, as :func:`train`, :func:`tune` and :func:`load_tuned` return it.
 
     Attributes
     ----------
     lr : float
-        The learning rate at the base: the best that was searched, or under :func:`train` that of the formula.
+        The learning rate at the base: the best one of the search, or under :func:`train` that of the formula.
     params : dict
-        All that was searched, at its best: ``lr`` and, for example, ``lr_mult.spectral``.
+        Best values of everything that was searched: ``lr`` and, for example, ``lr_mult.spectral``.
     model : torch.nn.Module
-        The target, parametrized and trained with them: of all seeds the one with the lowest ``loss``, in eval mode.
-        It takes and gives what training did, which are normalised fields wherever there is a processor.
+        The target in μP, trained with these values, in eval mode. With several seeds, the one with the lowest ``loss``.
+        With a processor, its inputs and outputs are normalized fields.
     loss : float
-        Its validation loss, or what was chosen by instead, its score.
+        Its validation loss, or its score if a score chooses.
     results : Results
-        Every run; ``.summary()`` and ``.best`` are computed from them.
+        Every run, with ``.summary()`` and ``.best``.
     report : Path
         ``report.md``.
     processor : neuralop DataProcessor or None
-        Between fields in your units and what the model takes, in eval mode. None where the data came as loaders or data
-        sets and no processor was given: then the model takes batches as those give them.
+        Converts between fields in your units and those of the model, in eval mode. None for loaders and data sets without a
+        processor: then the model takes their batches.
     split : dict of str to numpy.ndarray
-        "train", "val" and "test" → which samples (of trajectories: which of these) the target was trained, chosen and tested
-        on: their numbers in the data that was given, or in the part of it that was given for that split. Empty for loaders.
+        "train", "val" and "test" → numbers of the samples or trajectories of that split, in your data, or in the part of it
+        that you passed for the split. Empty for loaders.
 
     Examples
     --------
@@ -85,29 +85,28 @@ class Tuned:
     report: Path
     processor: Any
     split: dict[str, np.ndarray]
-    _made: dict[str, Any] = field(compare=False)
+    _provenance: dict[str, Any] = field(compare=False)
 
     def predict(self, x: Any, batch_size: int = 64) -> Any:
-        """The target's prediction, from fields in your units to fields in your units; no gradients.
+        """Return the prediction for fields in your units, in your units, without gradients.
 
         Parameters
         ----------
         x : torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            Channels after the samples, whatever they were in a file; of one channel ``(n, *grid)`` will do. Not normalised;
-            any real or complex type and device.
+            Not normalized, of any real or complex type, on any device. With one channel, ``(n, *grid)`` is allowed.
         batch_size : int, default 64
-            Samples that go through the model at once.
+            Samples in one call of the model.
 
         Returns
         -------
         torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            As ``x`` was given, on its device, in the model's precision; without the axis of one channel where ``x`` has
-            none. The model is left in the mode it was in.
+            Of the type of ``x``, on its device, in the precision of the model. Without the axis of channels if ``x`` has
+            none. The mode of the model does not change.
 
         Raises
         ------
         MupError
-            If there is no processor, so that the model's units are not known here. If ``x`` has other channels or axes. If
+            If there is no processor, so that the units of the model are unknown. If ``x`` has other channels or axes. If
             the prediction is not finite because ``x`` is not.
 
         Examples
@@ -115,27 +114,27 @@ class Tuned:
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
         (torch.Size([2, 1, 16]), 'ndarray')
         """
-        if self.processor is None:  # one of the user's own, whose numbers no file holds, or of loaders
-            own = self._made["processor"] or "none"
+        if self.processor is None:  # a class of the user, which is not written to files, or loaders
+            own = self._provenance["processor"] or "none"
             raise MupError(
-                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Pass "
-                "it, nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y); or call "
+                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Write "
+                "nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y). Or call "
                 "tuned.model on fields prepared as in training."
             )
         check_count("batch_size", batch_size, "samples")
         fields = as_tensor("x", x)
-        shape = self._made["x_shape"]  # None on no grid: the processor is one of the user's, which knows
-        lacks_channels = shape is not None and shape[0] == 1 and fields.ndim == len(shape)  # as files of one channel may
-        fields = fields[:, None] if lacks_channels else fields
+        shape = self._provenance["x_shape"]  # None without a grid: then the user's processor decides
+        adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
+        fields = fields[:, None] if adds_channel else fields
         fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
         unknown = ~torch.isfinite(fields).flatten(1).all(1) if fields.ndim > 1 else torch.zeros(0, dtype=torch.bool)
         if unknown.any() and shape is not None and fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] - 1:
             raise MupError(_UNKNOWN.format(int(unknown.nonzero()[0])))  # only the channel of the mask is missing
         if not fits:
             raise MupError(
-                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), of which "
-                "the grid may differ and n is 1 or more: x[None] is one sample, x[:, None] has the axis of one channel, and "
-                "x.movedim(-1, 1) (np.moveaxis for an array) channels that were last."
+                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), n at least "
+                "1 and any grid. x[None] is one sample, x[:, None] adds the axis of one channel, and "
+                "x.movedim(-1, 1) (np.moveaxis for an array) moves channels that are last."
             )
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
@@ -149,18 +148,18 @@ class Tuned:
             lost = unknown.to(out.device) & ~torch.isfinite(out).reshape(len(out), -1).all(1)
             if lost.any():
                 raise MupError(_UNKNOWN.format(int(lost.nonzero()[0])))
-        out = out[:, 0] if lacks_channels and out.shape[1] == 1 else out
+        out = out[:, 0] if adds_channel and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
     def __repr__(self) -> str:
-        made, said = self._made, verdict(self.results)
+        made = self._provenance
         base = "" if made["base"] is None else f"base={made['base']}, "
         named = made["metrics"].get("score") or "validation loss"
         return "\n".join(
             (
-                *said,
-                f"This model, {made['metrics']['n_params']:,} parameters and seed {made['seed']}, has {self.loss:.4g} as "
-                f"its {named} and is kept in {self.results.folder}:",
+                *verdict(self.results),
+                f"This model has {made['metrics']['n_params']:,} parameters, seed {made['seed']} and a {named} of "
+                f"{self.loss:.4g}. It is in {self.results.folder}:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )
@@ -168,32 +167,32 @@ class Tuned:
 
 
 def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None, *, processor: Any = None) -> Tuned:
-    """The trained target of a finished study, read from its folder: what :func:`train` or :func:`tune` returned last.
+    """Read the trained target of the last study in a folder, as :func:`train` or :func:`tune` returned it.
 
     Parameters
     ----------
     folder : str or Path
-        Of :func:`train` or :func:`tune`, or of their commands (``--folder``).
+        Folder of :func:`train` or :func:`tune`, or of their commands (``--folder``).
     build : callable, optional
-        The function that :func:`tune` was given. Without it neuralop's FNO is built, which the command trains.
+        The function that you passed to :func:`tune`. Default: neuralop's FNO, as the commands train it.
     processor : neuralop DataProcessor, optional
-        Needed where :func:`tune` was given one of a class of your own; numbers of neuralop's are in the folder.
+        Your processor, if its class is not from neuralop. Others are in the folder.
 
     Returns
     -------
     Tuned
-        What the call returned, read from files.
+        The trained target.
 
     Raises
     ------
     MupError
-        If the folder holds no study or one that is not finished, if its files are of another version or damaged, or if
-        ``build`` is missing, fails or gives another model.
+        If the folder has no finished study, if its files belong to another version or are damaged, or if ``build`` is
+        missing, fails or returns another model.
 
     Warns
     -----
     UserWarning
-        If ``build`` is not as it was: its code, or what it uses, is another one.
+        If the code of ``build`` or of what it uses has changed.
 
     Examples
     --------
@@ -209,9 +208,9 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    Records(folder)  # a folder of an earlier version is refused
+    Records(folder)  # raises for a folder of an earlier version
     tuned = load_target(Results.load(folder), build, processor)
-    made = tuned._made
+    made = tuned._provenance
     with suppress(MupError):  # objects that cannot be inspected are unknown
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
@@ -228,8 +227,8 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     done = [record for record in results.carried(study.target, study.rules[0]) if study.keep_weights and is_complete(record)]
     if not done:
         raise MupError(
-            f"{folder} holds no trained target: of the study that ran last there it did not complete, or was a function's "
-            "of your own. Run nm.train or nm.tune there."
+            f"{folder} contains no trained target: its last study did not complete, or your own function trained. "
+            "Run nm.train or nm.tune there."
         )
     record = min(done, key=lambda record: record["loss"])
     path = folder / "workspace" / record["id"] / WEIGHTS
@@ -237,7 +236,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     made = {**record, **tuples(content["made"])}
     if build is None and not made["is_fno"]:
         raise MupError(
-            f"The study in {folder} was made with a function of your own, {made['build']}: give it, "
+            f"The function {made['build']} built the target in {folder}. Pass it: "
             f"nm.load_tuned({str(folder)!r}, {variable_of(made['build'])})."
         )
     builder: Any = FNO if made["is_fno"] else build
@@ -248,8 +247,8 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
         model.load_state_dict(content["weights"])
     except Exception as error:  # the function is the user's
         raise MupError(
-            f"{function_name(builder)}({_arguments(made['size'])}) does not give the model in {folder}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Give the function that was tuned, as it was."
+            f"{function_name(builder)}({_arguments(made['size'])}) does not return the model in {folder}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function as it was in training."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
@@ -264,7 +263,7 @@ def _arguments(size: Mapping[str, Any]) -> str:
 
 
 def tuples(value: Any) -> Any:
-    """JSON has lists where arguments were tuples."""
+    """Return a value of JSON with tuples instead of lists."""
     if isinstance(value, Mapping):
         return {name: tuples(inner) for name, inner in value.items()}
     return tuple(map(tuples, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""One training run: a configuration in, a record out, through neuralop's ``Trainer``."""
+"""One training run with neuralop's ``Trainer``: from a configuration to measurements."""
 
 import copy
 import math
@@ -41,13 +41,13 @@ from neuralop_mup.lab.settings import (
 )
 from neuralop_mup.validation import check_names
 
-#: Raise it whenever the same configuration gives other numbers.
+#: Increase it when the same configuration gives other numbers.
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class FNOs:
-    """What builds neuralop's FNO for data of so many channels and axes."""
+    """A function that builds neuralop's FNO for data with these channels and axes."""
 
     in_channels: int
     out_channels: int
@@ -56,66 +56,66 @@ class FNOs:
     name = "FNO"
 
     def fingerprint_content(self) -> Any:
-        """neuralop's class with its version; the rest is checks."""
+        """Return neuralop's class, which stands for its version, and the channels."""
         return FNO, self.in_channels, self.out_channels
 
     def __call__(self, **size: Any) -> FNO:
-        """The model of that size.
+        """Return the FNO of a size.
 
         Raises
         ------
         MupError
-            If the constructor refuses the arguments.
+            If the constructor does not accept the arguments.
         """
         n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
-            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes: give one number of modes an axis.")
+            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes. Give one number per axis.")
         check_names(size, FNO)
         return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
-    """The model of a size; MupError where that fails."""
+    """Return the model of a size; raise MupError if that fails."""
     call = f"{function_name(build)}(**{dict(size)})"
     try:
         model = build(**size)
     except MupError:
         raise
-    except Exception as error:  # the function is the user's, or the constructor's reason what they need
+    except Exception as error:  # constructors and functions of the user raise anything
         raise MupError(f"{call} fails{where}: {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
-        raise MupError(f"{call} returns {model!r}, and must return a model, a torch.nn.Module.")
+        raise MupError(f"{call} returns {model!r}. It must return a torch.nn.Module.")
     return model
 
 
 def n_params(model: nn.Module) -> int:
-    """Numbers that are trained; complex ones count as two."""
+    """Return the number of trained values. A complex value counts as two."""
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
 def function_name(build: Any) -> str:
-    """What a function that builds models is called."""
+    """Return the name of a function that builds models."""
     return getattr(build, "name", None) or getattr(build, "__qualname__", type(build).__name__)
 
 
 def variable_of(name: str) -> str:
-    """Return a name that a user may write for a function: a lambda has none."""
+    """Return a valid name of a variable for a function, since lambdas have none."""
     last = name.rpartition(".")[2]
     return last if last.isidentifier() else "build"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """neuralop's Trainer hands the whole batch to the model and to the loss, and both warn about what they ignore."""
+    """Suppress the warnings of models and losses about entries of a batch that they ignore."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-        warnings.filterwarnings("ignore", message=WIDER)  # a proxy that is too large is refused, unless it is meant
+        warnings.filterwarnings("ignore", message=WIDER)  # a larger base raises an error elsewhere
         yield
 
 
 @contextmanager
 def untouched(loader: Any) -> Iterator[None]:
-    """What is read here draws from random numbers as if nothing had been: torch's, and those of the loader's order."""
+    """Restore the random states of torch and of a loader's order afterwards."""
     order = getattr(loader, "generator", None)
     before = None if order is None else order.get_state()
     with torch.random.fork_rng(devices=[]):
@@ -127,11 +127,11 @@ def untouched(loader: Any) -> Iterator[None]:
 
 
 class _Trainer(Trainer):
-    """neuralop's, which stops when the loss is no number any more and keeps its state between epochs."""
+    """neuralop's trainer. It stops if the loss is not finite, and writes checkpoints between epochs."""
 
     checkpoint: Checkpoint | None = None
-    bar: Any = None  # of its steps, and the time left
-    spent = began = 0.0  # seconds of this run before it was interrupted, and the clock when it went on
+    bar: Any = None  # the progress bar of its steps
+    spent = began = 0.0  # seconds before an interruption, and the clock at the start of this process
 
     @property
     def seconds(self) -> float:
@@ -150,19 +150,19 @@ class _Trainer(Trainer):
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
                 f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
-                f"largest learning rate is {lr:.3g}: lower lr."
+                f"largest learning rate is {lr:.3g}. Lower lr."
             )
         return loss
 
 
 class Unrolled(nn.Module):
-    """A model in training over several steps: applied to its own predictions, which it gives as one batch, step after step.
+    """A model that is applied to its own predictions for several steps, and returns those of all steps as one batch.
 
     Parameters
     ----------
     model : torch.nn.Module
     data : ProblemData
-        Which says over how many steps, and how many frames an input has.
+        It has the number of steps, and the number of frames in an input.
     """
 
     def __init__(self, model: nn.Module, data: ProblemData) -> None:
@@ -170,7 +170,7 @@ class Unrolled(nn.Module):
         self.model, self.steps, self.history = model, data.rollout, data.history
 
     def forward(self, x: torch.Tensor, **batch: Any) -> torch.Tensor:
-        """Predictions of all steps, in the order of ``y``."""
+        """Return the predictions of all steps, in the order of ``y``."""
         predictions: list[torch.Tensor] = []
         for _ in range(self.steps):
             predictions.append(self.model(x, **batch))
@@ -179,39 +179,39 @@ class Unrolled(nn.Module):
 
 
 def processor_of(source: Any, data: Any) -> Any:
-    """Return the data processor of a problem, or of other data; None for loaders without one."""
+    """Return the data processor of a problem or of other data; None for loaders without one."""
     return source.processor(data) if isinstance(source, Problem) else data.processor()
 
 
 class Training:
-    """The train function of :func:`neuralop_mup.tune` and of the commands: a model on data, run by run.
+    """The train function of :func:`neuralop_mup.train` and :func:`neuralop_mup.tune`: a call trains one model on the data.
 
     Parameters
     ----------
     build : callable
         ``build(**arguments)`` returns a fresh model.
     source : object
-        Whose ``load()`` gives the data; it goes to other processes.
+        Its ``load()`` returns the data. Other processes receive this object, not the data.
     data : ProblemData or Loaders
-        What it gives here.
+        The data of this process.
     losses : mapping
-        Name → (weight, function); see :func:`losses_of`.
+        Name → (weight, function); see :func:`~neuralop_mup.lab.loss.losses_of`.
     processor : neuralop DataProcessor, optional
-        One that was given; else it is fitted to the training data, and none for loaders.
+        The user's processor. Default: the processor of the data.
     loss : str, callable or mapping
         The argument that the losses come from. It is part of the fingerprint.
     score : Score, optional
-        What learning rates are chosen by, instead of the validation error.
+        The score that chooses learning rates instead of the validation error.
     optimizers : mapping
         Name → :class:`~neuralop_mup.lab.settings.Choice`.
     x_shape : tuple of int, optional
-        ``(channels, *grid)`` of an input, where it is on a grid.
+        ``(channels, *grid)`` of an input on a grid.
     errors : mapping, optional
         Name → function that measures a trained model; see :func:`~neuralop_mup.lab.loss.errors_of`. Default: the losses.
     """
 
     keeps_files = True
-    shows = False  # whether each run shows its steps and the time left, on stderr
+    show_progress = False  # on stderr, in steps
 
     def __init__(
         self,
@@ -232,43 +232,43 @@ class Training:
         self.processor = processor_of(source, data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
             raise MupError(
-                "A rollout needs frames that are normalised as predictions are: leave processor out, or rollout=1."
+                "A rollout needs frames that are normalized as predictions are. Leave out processor, or write rollout=1."
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_data": None}  # each process loads it, and knows what tells runs apart
+        return {**self.__dict__, "_data": None}  # each process loads it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
-        """With functions and a processor of its own, whose state then is one run's; the data is shared."""
-        made = copy.copy(self)
-        made._data = self._data
+        """Copy functions and processor, which may have a state, and share the data."""
+        twin = copy.copy(self)
+        twin._data = self._data
         for name in ("build", "losses", "errors", "processor", "score"):
-            setattr(made, name, copied(getattr(self, name)))
-        return made
+            setattr(twin, name, copied(getattr(self, name)))
+        return twin
 
     @property
     def data(self) -> Any:
-        """The data, loaded once in a process."""
+        """The data. Each process loads it once."""
         if self._data is None:
             self._data = self.source.load()
         return self._data
 
     @property
     def parts(self) -> tuple:
-        """What must be fit to be sent to another process."""
+        """The objects that other processes must be able to receive."""
         return self.build, self.losses, self.processor, self.score, self.optimizers
 
     def split(self) -> dict[str, list[int]]:
-        """Which samples are in which split; nothing of data that comes batch by batch."""
+        """Return the numbers of the samples of each split; empty for loaders."""
         counted = self.data.counts() if isinstance(self.data, ProblemData) else {}
         numbers = getattr(self.source, "split_indices", {name: range(n) for name, n in counted.items()})
         return {name: list(map(int, found)) for name, found in numbers.items()}
 
-    # What a run is
+    # The content of a run
 
     @cached_property
     def fingerprints(self) -> dict[str, Any]:
-        """Of all that a run depends on besides its settings."""
+        """Fingerprints of everything that a run depends on, without its settings."""
         parts = {
             "build": self.build,
             "data": self.data,
@@ -282,7 +282,7 @@ class Training:
         return {**printed, "samples": self.data.counts()}
 
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything that the result of a run depends on, but for rounding; its device is not among it."""
+        """Return everything that the result of a run depends on. The device is not part of it: it only changes rounding."""
         s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
         return {
             "train": "neuralop_mup",
@@ -294,8 +294,8 @@ class Training:
 
     # A run
 
-    def made(self, s: Settings) -> dict[str, Any]:
-        """What a model's weights do not say of it: how it is built, and on what it was trained."""
+    def provenance(self, s: Settings) -> dict[str, Any]:
+        """Return a description of a trained model: how it is built, and the data that it was trained on."""
         is_fno = isinstance(self.build, FNOs)
         channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
         return {
@@ -311,14 +311,14 @@ class Training:
         }
 
     def model(self, s: Settings) -> nn.Module:
-        """A fresh parametrized model, drawn by the run's seed."""
+        """Return a new parametrized model, initialized with the run's seed."""
         torch.manual_seed(s.seed)
         with quiet():
             return parametrize(
                 self.build(**s.model),
                 base=None if s.base is None else lambda: self.build(**s.base),
                 rule=s.rule,
-                init_mult={"kernel": 1.0, **s.init_mult},  # which else is small at the reference size
+                init_mult={"kernel": 1.0, **s.init_mult},  # the default is small at the reference size
             )
 
     def __call__(self, config: Mapping[str, Any], place: str | None = None, keep: bool = False) -> dict[str, Any]:
@@ -330,27 +330,27 @@ class Training:
             ``model`` and ``base``, arguments of ``build``; fields of :class:`Settings`, and ``lr_mult.ROLE`` and
             ``init_mult.ROLE``.
         place : path, optional
-            Folder of the run's own: the same run goes on from the checkpoint there after a kill, bit for bit on a CPU.
+            Folder of the run. After a kill, the same run resumes from the checkpoint there, bit for bit on a CPU.
         keep : bool
-            Whether the weights are wanted.
+            Whether to write the weights into the folder.
 
         Returns
         -------
         dict
-            ``loss``: error on the validation data, by which hyperparameters are chosen; ``test_loss``; ``train_loss``: mean
-            training loss of the last epoch (of normalised fields, unless there is an equation); ``seconds``; ``n_params``
-            (complex numbers count as two); ``steps``. Further losses by name, as ``equation_loss`` and
-            ``test_equation_loss``. With a score ``loss`` is that, ``score`` its name and ``validation_error`` the error.
+            ``loss``: the error on the validation data, which chooses hyperparameters; ``test_loss``; ``train_loss``: mean
+            of the training loss in the last epoch; ``seconds``; ``n_params``; ``steps``. Further losses by name, such
+            as ``equation_loss`` and ``test_equation_loss``. With a score, ``loss`` is the score, ``score`` its name, and
+            ``validation_error`` the error.
 
         Raises
         ------
         Diverged
             If a loss is not finite.
         MupError
-            If the configuration has an unknown key or value, or the data is another one after training.
+            If the configuration has an unknown key or value, or if the data changed during training.
         """
         s, notes = Settings.of(config, self.optimizers), []
-        model, trainer, train, evals = self.begun(s)
+        model, trainer, train, evals = self.prepare(s)
         data, steps = self.data, len(train) * s.epochs
         folder = Path(place) if place is not None and Path(place).is_dir() else None
         if folder is not None:
@@ -360,7 +360,7 @@ class Training:
             trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
         trainer.began = time.perf_counter()
         trainer.bar = bar(
-            desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.shows, leave=False
+            desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.show_progress, leave=False
         )
         with quiet(), untouched(train), trainer.bar:  # the next run also uses the user's loader
             metrics = self.fit(trainer, train)
@@ -368,17 +368,17 @@ class Training:
             measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
-                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}: lower lr.")
+                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Lower lr.")
         if self.score is not None:
             with quiet():
                 value = self.score.of(model, self.processor, data)
             if not math.isfinite(value):
-                raise Diverged(f"The score {self.score.name} of the trained model is {value}: lower lr, or train longer.")
+                raise Diverged(f"The score {self.score.name} of the trained model is {value}. Lower lr, or train longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
         data.check_unchanged()
         took = trainer.seconds
         if keep and folder is not None:
-            keep_weights(model, self.processor, folder / WEIGHTS, self.made(s))
+            keep_weights(model, self.processor, folder / WEIGHTS, self.provenance(s))
         of_training = {
             "train_loss": float(metrics["avg_loss"]),
             "n_params": n_params(model),
@@ -387,8 +387,8 @@ class Training:
         }
         return {**measured, **of_training, "notes": notes}
 
-    def begun(self, s: Settings) -> tuple[nn.Module, _Trainer, Any, Mapping[str, Any]]:
-        """A fresh model, what trains it, the training data and that for its errors."""
+    def prepare(self, s: Settings) -> tuple[nn.Module, _Trainer, Any, Mapping[str, Any]]:
+        """Return a new model, its trainer, the training loader, and the other loaders by split."""
         model, data = self.model(s), self.data
         train, evals = data.loaders(s.batch_size, s.seed)
         trained = Unrolled(model, data) if getattr(data, "rollout", 1) > 1 else model
@@ -398,7 +398,7 @@ class Training:
         return model, trainer, train, evals
 
     def fit(self, trainer: _Trainer, loader: Any) -> dict[str, Any]:
-        """Train on the batches of a loader for as many epochs as the trainer has; what neuralop's gives."""
+        """Train for all epochs of the trainer, and return the measurements of neuralop."""
         return trainer.train(
             train_loader=loader,
             test_loaders={},  # errors are measured once, at the end
@@ -408,7 +408,7 @@ class Training:
         )
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
-        """Errors of a trained model on what it was not trained on."""
+        """Return the errors of a trained model on validation and test data."""
         measured = {}
         for split, loader in evals.items():
             errors = trainer.evaluate(self.errors, loader, log_prefix=split)

@@ -430,7 +430,7 @@ def train(
         aux_lr=aux_lr,
         soap=soap,
     )
-    decided.study.train.shows = progress
+    decided.study.train.show_progress = progress
     return _train_and_report(decided, "train", folder, progress, partial(_train_one, decided.study, progress))
 
 

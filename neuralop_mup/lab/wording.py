@@ -1,4 +1,4 @@
-"""How numbers, hyperparameters, rules and sizes are written in sentences and tables."""
+"""Numbers, hyperparameters, rules and sizes as text for sentences and tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ _SHORT = {"hidden_channels": "width", "n_modes": "modes"}
 
 
 def in_words(name: str) -> str:
-    """A hyperparameter in words."""
+    """Return a hyperparameter in words."""
     return _NAMES.get(name, name)
 
 
 def number(value: Any, form: str = "%.3g") -> str:
-    """A number, or the text of what is none; a dash for nothing."""
+    """Return a number as text, or the text of another value; a dash for None and numbers that are not finite."""
     if isinstance(value, float):
         return form % value if math.isfinite(value) else "–"
     return "–" if value is None else str(value)
 
 
 def loss_of_row(row: Mapping[str, Any]) -> str:
-    """The loss of a summary's row with its spread over seeds."""
+    """Return the loss of a row of the summary, with its spread over seeds."""
     loss, std = row["transferred_loss"], row["transferred_std"]
     return number(loss) + (f" ± {std:.1g}" if std > 0 else "")  # NaN is not
 
 
 def params(values: Mapping[str, Any]) -> str:
-    """Hyperparameters in one phrase: ``"lr 0.016, lr_mult.spectral 2"``."""
+    """Return hyperparameters as a phrase: ``"lr 0.016, lr_mult.spectral 2"``."""
     return ", ".join(f"{name if name == 'lr' else in_words(name)} {number(value)}" for name, value in values.items())
 
 
@@ -46,13 +46,13 @@ def rule_name(rule: str | None) -> str:
 
 
 def size_text(size: Mapping[str, Any]) -> str:
-    """``width 64, modes 32×32`` of a model's arguments."""
+    """Return arguments of a model as a phrase: ``width 64, modes 32×32``."""
     known = [f"{_SHORT[name]} {cell(size[name], '×')}" for name in _SHORT if name in size]
     return ", ".join(known) or cell(size)
 
 
 def cell(value: Any, joined: str = " ") -> str:
-    """A setting in a table's cell."""
+    """Return a setting as text for a cell."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {cell(inner, joined)}" for name, inner in value.items()) or "–"
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -61,12 +61,12 @@ def cell(value: Any, joined: str = " ") -> str:
 
 
 def line(text: Any) -> str:
-    """A text in one line that may stand in a table."""
+    """Return a text as one line for a cell, at most 600 characters."""
     return " ".join(str(text).split())[:600].replace("|", "\\|")
 
 
 def aligned(rows: Sequence[Sequence[Any]]) -> str:
-    """A markdown table whose columns also line up in a terminal, the header first; numbers are written by :func:`number`."""
+    """Return a Markdown table with aligned columns. The first row is the header."""
     written = [list(map(number, row)) for row in rows]
     widths = [max(3, *map(len, column)) for column in zip(*written, strict=True)]
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in written]

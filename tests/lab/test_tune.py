@@ -206,7 +206,7 @@ def test_what_cannot_be_loaded_is_an_error(study, tmp_path, change, other, names
 def test_flipped_bits_of_the_weights_are_an_error(study, tmp_path):
     tuned, _ = study
     folder = Path(shutil.copytree(tuned.report.parent, tmp_path / "copy"))
-    path = folder / "workspace" / tuned._made["id"] / "weights.pt"
+    path = folder / "workspace" / tuned._provenance["id"] / "weights.pt"
     whole = path.read_bytes()
     for at in range(1000, len(whole) - 4000, len(whole) // 40):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])

@@ -1,4 +1,4 @@
-"""Data for the operator-learning problems: generated here, kept in a cache, the same for the same arguments.
+"""Problems of operator learning. Their data is generated, and kept in a cache.
 
 ``get_problem("burgers", viscosity=0.1)`` describes a problem, ``.load()`` gives its data.
 """
@@ -28,7 +28,7 @@ PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, Darcy, 
 
 
 def get_problem(name: str, **arguments: Any) -> Problem:
-    """The problem of that name, described by its arguments; nothing is generated yet.
+    """Return the problem of a name, without generating its data.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ def get_problem(name: str, **arguments: Any) -> Problem:
     Returns
     -------
     Problem
-        Of the class that has this name, or :class:`OwnData`; ``load()`` gives its data.
+        An object of the class with this name, or an :class:`OwnData`. Its ``load()`` returns the data.
 
     Raises
     ------
     MupError
-        For an unknown name, an unknown argument or a value that cannot work.
+        For an unknown name, an unknown argument or an invalid value.
 
     Examples
     --------

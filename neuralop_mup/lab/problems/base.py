@@ -1,4 +1,4 @@
-"""What every problem is: a frozen description, from which data is made, once, and kept in a cache."""
+"""The base class of problems: a frozen description that generates data and keeps it in a cache."""
 
 import os
 import warnings
@@ -23,29 +23,28 @@ from neuralop_mup.validation import check_count, check_number
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
-    """The folder given, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache."""
+    """Return the folder if one is passed, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache."""
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "neuralop_mup")
     return Path(folder or os.environ.get("NEURALOP_MUP_CACHE") or shared).expanduser()
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, mapped: processes that read it share its memory. Nothing, with a warning, if damaged."""
+    """Return the tensors of a file, mapped so that processes share memory; nothing, with a warning, if it is damaged."""
     try:
         return load_file(path) if path.is_file() else {}
     except SafetensorError as error:
-        warnings.warn(f"The cached file {path} cannot be read ({error}); its data is generated anew.", stacklevel=3)
+        warnings.warn(f"The cached file {path} cannot be read ({error}). Its data is generated again.", stacklevel=3)
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    """A problem, described by its arguments. Frozen: the same arguments always mean the same data.
+    """A problem, described by its arguments. The same arguments always mean the same data.
 
-    Sample ``i`` of a split depends on ``(seed, split, i)`` alone, so a larger ``n_train`` adds samples and
-    leaves those already there, as well as validation and test, what they were.
+    Sample ``i`` of a split depends only on ``(seed, split, i)``. So a larger ``n_train`` adds samples and changes no others.
 
-    Arguments whose name ends in ``_weight`` are weights of the losses. The data does not depend on them, and a loss of
-    weight 0 is not evaluated, except that of the data, by which runs are compared.
+    Arguments with names that end in ``_weight`` are weights of the losses, and the data does not depend on them. A loss of
+    weight 0 is not evaluated, except the loss of the data, which compares runs.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ class Problem(ABC):
     Raises
     ------
     MupError
-        For a value that cannot work.
+        For an invalid value.
 
     Examples
     --------
@@ -82,9 +81,9 @@ class Problem(ABC):
     n_dim: ClassVar[int]
     in_channels: ClassVar[int] = 1
     out_channels: ClassVar[int] = 1
-    version: ClassVar[int] = 1  # of the generator: raise it whenever the same arguments give other numbers
-    chunk: ClassVar[int] = 50  # samples solved at once
-    ends: ClassVar[int] = 0  # 1 where the grid has both its ends, so that its cells are one less than its points
+    version: ClassVar[int] = 1  # of the generator; increase it when the same arguments give other numbers
+    chunk: ClassVar[int] = 50  # samples that are solved together
+    ends: ClassVar[int] = 0  # 1 if the grid includes both ends: then it has one cell less than points
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
@@ -95,32 +94,32 @@ class Problem(ABC):
         cells = self.grid - self.ends
         if (self.fine_grid - self.ends) % cells:
             raise MupError(
-                f"solver_grid = {self.fine_grid} has not every point of the data, which has {self.grid}: try "
+                f"solver_grid = {self.fine_grid} does not contain the {self.grid} points of the data. Write "
                 f"solver_grid={-(-(self.fine_grid - self.ends) // cells) * cells + self.ends}."
             )
         weights = self._weights()
         for argument, weight in weights.items():
             check_number(argument, weight)
         if weights and not any(weights.values()):
-            raise MupError(f"{' and '.join(weights)} are 0: there is nothing to train on.")
+            raise MupError(f"{' and '.join(weights)} are 0, so there is no loss. Set one of them above 0.")
 
     def _weights(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis, one entry an axis."""
+        """Number of points on each axis."""
         return (self.grid,) * self.n_dim
 
     def losses(self) -> Losses:
-        """What training minimises, by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
+        """Return the losses of a training by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
 
-        ``"data"`` is there always: the relative L2 error, by which hyperparameters are chosen.
+        ``"data"`` is always among them: the relative L2 error, which chooses hyperparameters.
 
         Returns
         -------
         dict of str to (float, callable)
-            Those of weight 0 are left out.
+            Without other losses of weight 0.
 
         Examples
         --------
@@ -133,21 +132,21 @@ class Problem(ABC):
         return {name: (weights[name], loss) for name, loss in losses.items() if weights[name] or name == "data"}
 
     def equation_losses(self) -> dict[str, Term]:
-        """The losses besides that of the data, by name; none here."""
+        """Return the losses of an equation by name; none by default."""
         return {}
 
     def processor(self, data: ProblemData) -> Any:
-        """The data processor that the losses need: that of the data, unless a problem with an equation has another.
+        """Return the data processor that the losses need: by default the processor of the data.
 
         Parameters
         ----------
         data : ProblemData
-            To whose training samples the normalisation is fitted.
+            The normalization is computed from its training samples.
 
         Returns
         -------
         neuralop DataProcessor
-            Of neuralop's class, or :class:`~neuralop_mup.losses.PhysicalDataProcessor`.
+            neuralop's default, or a :class:`~neuralop_mup.losses.PhysicalDataProcessor` for an equation.
 
         Examples
         --------
@@ -160,40 +159,40 @@ class Problem(ABC):
 
     @property
     def fine_grid(self) -> int:
-        """Points per axis that the solver works on; the data is every so-many-th of them."""
+        """Points per axis of the solver. The data has a part of them, evenly spaced."""
         return self.grid
 
     @property
     def title(self) -> str:
-        """What the data is called in reports."""
+        """Name of the data in reports."""
         return self.name
 
     def content(self) -> dict[str, Any]:
-        """What makes the data the same: the problem, its arguments and the version of what generates it."""
+        """Return everything that decides the data: the problem, its arguments, and the version of the generator."""
         return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
 
     @property
     def file_name(self) -> str:
-        """Name of the data's file in the cache folder: by all that the data depends on."""
+        """Name of the data's file in the cache. It contains a hash of everything that the data depends on."""
         decisive = {name: value for name, value in self.content().items() if not name.endswith("_weight")}
         return f"{self.name}-{fingerprint(decisive)[:24]}.safetensors"
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """One input and its solution for each generator: float64, ``(generators, channels, *grid_shape)``."""
+        """Return an input and its solution for each generator: float64, ``(generators, channels, *grid_shape)``."""
 
     def generate(self) -> ProblemData:
-        """Compute the data, on one thread and telling how far it is on stderr; the cache is not touched.
+        """Compute the data on one thread, with progress on stderr and without the cache.
 
         Returns
         -------
         ProblemData
-            The same that :meth:`load` gives.
+            The same as from :meth:`load`.
 
         Raises
         ------
         MupError
-            When the solver fails.
+            If the solver fails.
 
         Examples
         --------
@@ -205,12 +204,12 @@ class Problem(ABC):
         return self._data(self._generated())
 
     def _generated(self) -> dict[str, torch.Tensor]:
-        """Every split."""
+        """Generate the tensors of every split."""
         tensors, threads = {}, torch.get_num_threads()
         total = sum(getattr(self, f"n_{split}") for split in SPLITS)
         with tqdm(desc=f"generating {self.name} data", total=total, unit=" samples", mininterval=1) as bar:
             try:
-                # Small solves on many threads of shared cores wait for each other: 26 to 46 times slower.
+                # Small solves on many threads of shared cores were 26 to 46 times slower.
                 torch.set_num_threads(1)
                 for number, split in enumerate(SPLITS):
                     chunks = []
@@ -226,7 +225,7 @@ class Problem(ABC):
         return tensors
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
-        """The data: from the cache if it is there, else generated and cached.
+        """Return the data from the cache. If it is not there, generate and keep it.
 
         Parameters
         ----------
@@ -242,12 +241,12 @@ class Problem(ABC):
         Raises
         ------
         MupError
-            When the folder cannot be written, or the solver fails.
+            If the folder cannot be written, or the solver fails.
 
         Warns
         -----
         UserWarning
-            When the cached file cannot be read; the data is then generated anew.
+            If the cached file cannot be read. The data is then generated again.
 
         Examples
         --------
@@ -261,14 +260,14 @@ class Problem(ABC):
             return self._data(tensors)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # The file is made before the work, so that a folder that cannot be written is told then.
+            # The file is created first, so that a folder that cannot be written raises before the work.
             with whole_file(path) as partial:
                 tensors = self._generated()
                 save_file(tensors, partial)
         except (OSError, SafetensorError) as error:
             raise MupError(
-                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free some space, or name "
-                "another folder in NEURALOP_MUP_CACHE."
+                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free some space, or set "
+                "NEURALOP_MUP_CACHE to another folder."
             ) from error
         return self._data(tensors)
 
@@ -277,12 +276,12 @@ class Problem(ABC):
 
 
 def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:
-    """The problem of that name, described by its arguments.
+    """Return the problem of a name with these arguments.
 
     Raises
     ------
     MupError
-        For an unknown name, an unknown argument or a value that cannot work.
+        For an unknown name, an unknown argument or an invalid value.
     """
     if name not in known:
         raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")

@@ -1,4 +1,4 @@
-"""Viscous Burgers on the periodic unit interval: its random fields, solver and data."""
+"""Viscous Burgers' equation on the periodic unit interval: random fields, solver and data."""
 
 import math
 from collections.abc import Callable
@@ -13,26 +13,26 @@ from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.validation import check_positive
 
-# A front between -w and w is w tanh(w x / 2 nu). Its Fourier coefficients fall as exp(-2 pi^2 nu k / w); with
-# this many points times nu, the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
+# A front between -w and w is w tanh(w x / 2 nu). Its Fourier coefficients fall as exp(-2 pi^2 nu k / w). If points times nu
+# have this value, the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
 _POINTS_TIMES_VISCOSITY = 3.84
-# Steps are never asked to be shorter than a grid of this size would need: the state is smooth, so RK4 is at
-# its target accuracy there, and viscosity keeps finer modes stable.
+# Finer grids take steps as on a grid of this size. The state is smooth, so RK4 is accurate enough, and viscosity keeps finer
+# modes stable.
 _LEAST_STEP_GRID = 256
 
-# Grid spacings travelled per step by the fastest point; those finer than the viscosity needs count as what it needs.
+# Grid spacings that the fastest point moves per step.
 _CFL = 0.5
 
 
 def periodic_field(normals: torch.Tensor, n: int) -> torch.Tensor:
-    """Gaussian random field of law N(0, 625 (-Δ + 25 I)^-2) on the periodic unit interval, without its mean.
+    """Return Gaussian random fields with the law N(0, 625 (-Δ + 25 I)^-2) on the periodic unit interval, without mean.
 
-    The constant mode is left out, as the generator of the published FNO data does.
+    The generator of the published FNO data also leaves out the constant mode.
 
     Parameters
     ----------
     normals : torch.Tensor, shape (batch, modes, 2)
-        Independent standard normal numbers, for cos and sin of 2πkx with k = 1 … modes; modes < n / 2.
+        Independent standard normal numbers for cos and sin of 2πkx with k = 1 … modes; modes < n / 2.
     n : int
         Points x = 0, 1/n, …, (n - 1)/n.
 
@@ -52,12 +52,12 @@ def periodic_field(normals: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def rk4_step(v: torch.Tensor, first: torch.Tensor, flux: Callable[..., Any], decay: torch.Tensor, dt: Any) -> torch.Tensor:
-    """One Runge-Kutta step of order 4 of v_t = flux(v) − decay · v, with the decay as an integrating factor.
+    """Return v after a Runge-Kutta step of order 4 for v_t = flux(v) − decay · v, with the decay as an integrating factor.
 
     Parameters
     ----------
     v, first : torch.Tensor
-        Modes, and flux(v), which is known already.
+        Modes, and flux(v).
     flux : callable
     decay, dt : torch.Tensor, float
 
@@ -75,8 +75,8 @@ def rk4_step(v: torch.Tensor, first: torch.Tensor, flux: Callable[..., Any], dec
 def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torch.Tensor:
     """Solve u_t + (u²/2)_x = ν u_xx on the periodic unit interval.
 
-    Fourier pseudo-spectral in space, products dealiased by the 2/3 rule; in time Runge-Kutta of order 4 with
-    the viscous term as an integrating factor. The step follows the largest speed of the batch.
+    The solver is Fourier pseudo-spectral in space, and dealiases by the 2/3 rule. In time, it is Runge-Kutta of order 4 with
+    the viscous term as an integrating factor. The largest speed of the batch sets the step.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torc
     Raises
     ------
     MupError
-        For a grid too coarse for the viscosity.
+        For a grid that is too coarse for the viscosity.
 
     Examples
     --------
@@ -128,21 +128,21 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torc
         left = left - dt if steps_left > 1 else 0.0
 
     size = v.abs()
-    # On many small grids no mode lies between 0.3 n and n/3: there the highest kept one is looked at.
+    # On many small grids, no mode lies between 0.3 n and n/3. There, the highest kept mode is checked.
     high = min(0.3 * n, math.ceil(n / 3) - 1)
     tail, largest = float(size[..., kept & (k >= high)].max()), float(size.max())
     if not tail <= 1e-3 * largest:
         raise MupError(
-            f"{n} points do not resolve Burgers with viscosity {viscosity:g}: the highest modes are "
-            f"{tail / largest:.0e} of the largest one. Use at least "
-            f"{math.ceil(_POINTS_TIMES_VISCOSITY / viscosity)} (solver_grid)."
+            f"{n} points do not resolve Burgers' equation with viscosity {viscosity:g}: the highest modes are "
+            f"{tail / largest:.0e} of the largest one. Use at least {math.ceil(_POINTS_TIMES_VISCOSITY / viscosity)} points "
+            "(solver_grid)."
         )
     return torch.fft.irfft(v, n=n)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Burgers(Problem):
-    """Viscous Burgers on the periodic unit interval: u0 → u(·, time).
+    """Viscous Burgers' equation on the periodic unit interval: u0 → u(·, time).
 
     Parameters
     ----------
@@ -151,18 +151,18 @@ class Burgers(Problem):
     grid : int, default 128
         Points of the data.
     solver_grid : int, optional
-        Points of the solver, a multiple of ``grid``; default: the smallest that resolves the viscosity.
+        Points of the solver, a multiple of ``grid``. Default: the smallest number that resolves the viscosity.
     n_train, n_val, n_test : int, default 800, 100, 100
         Samples of each split.
     time : float, default 1.0
-        When the solution is taken.
+        Time of the solution.
     seed : int, default 0
-        Seed of the initial states, drawn by :func:`periodic_field`.
+        Seed of the initial states, which are :func:`periodic_field`.
 
     Raises
     ------
     MupError
-        For a value that cannot work, such as a solver's grid that does not hold the data's points.
+        For an invalid value, such as a grid of the solver without the points of the data.
 
     References
     ----------
@@ -195,13 +195,13 @@ class Burgers(Problem):
 
     @property
     def fine_grid(self) -> int:
-        """Points that the solver works on."""
+        """Points of the solver."""
         return self.solver_grid or self.grid * max(1, math.ceil(_POINTS_TIMES_VISCOSITY / (self.viscosity * self.grid)))
 
     def states(self, generators: list[np.random.Generator], steps: int) -> torch.Tensor:
-        """The initial states and those after each of ``steps`` equal parts of the time, on the data's grid."""
+        """Return the initial states and those after each of ``steps`` equal parts of the time, on the data's grid."""
         n = self.fine_grid
-        # Low modes are drawn first: a finer solver grid adds modes to the same initial state.
+        # Low modes come first, so a finer grid of the solver adds modes to the same initial state.
         normals = np.stack([generator.standard_normal((n // 2 - 1, 2)) for generator in generators])
         states = [periodic_field(torch.from_numpy(normals), n)]
         for _ in range(steps):
@@ -209,5 +209,5 @@ class Burgers(Problem):
         return torch.stack(states, dim=1)[:, :, None, :: n // self.grid]
 
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
+        """Return initial states and solutions on the data's grid; see :meth:`Problem.solve`."""
         return self.states(generators, 1).unbind(1)

@@ -1,4 +1,4 @@
-"""Darcy flow on the unit square: its random fields, solver and data, and its equation."""
+"""Darcy flow on the unit square: random fields, solver, data and equation."""
 
 import math
 from collections.abc import Callable
@@ -15,14 +15,13 @@ from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.validation import check_positive
 
-_DEFAULT_CELLS = 90  # the solver's cells per axis, at least, unless solver_grid says otherwise
+_DEFAULT_CELLS = 90  # of the solver per axis, at least
 
 
 def shell_order(n: int) -> np.ndarray:
-    """Rank of each index pair (i, j) when the square grows shell by shell; shape (n, n).
+    """Return the rank of each index pair (i, j) when the square grows shell by shell; shape (n, n).
 
-    A larger square keeps the ranks of a smaller one, so the same stream of random numbers gives the same low
-    modes at every resolution.
+    A larger square keeps the ranks of a smaller one. So the same random numbers give the same low modes at every resolution.
     """
     i, j = np.indices((n, n))
     shell = np.maximum(i, j)
@@ -30,16 +29,16 @@ def shell_order(n: int) -> np.ndarray:
 
 
 def neumann_field(normals: torch.Tensor, n: int) -> torch.Tensor:
-    """Gaussian random field of law N(0, (-Δ + 9 I)^-2), zero-flux boundary, on the unit square, without its mean.
+    """Return Gaussian random fields with the law N(0, (-Δ + 9 I)^-2) and zero flux at the boundary, without mean.
 
-    The constant mode is left out, as the generator of the published FNO data does.
+    The generator of the published FNO data also leaves out the constant mode.
 
     Parameters
     ----------
     normals : torch.Tensor, shape (batch, modes, modes)
         Independent standard normal numbers for cos(πix) cos(πjy); entry (0, 0) is not used.
     n : int
-        Points per axis, both ends included.
+        Points per axis of the unit square, both ends included.
 
     Returns
     -------
@@ -60,15 +59,15 @@ def neumann_field(normals: torch.Tensor, n: int) -> torch.Tensor:
 def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     """Solve −∇·(a∇u) = f on the unit square with u = 0 on the boundary.
 
-    Finite volumes around the nodes, of second order where a is smooth; a on a face is the harmonic mean of its
-    two nodes, which keeps the flux across a jump of a. The linear system is solved directly.
+    Finite volumes around the nodes, of second order where a is smooth. On a face, a is the harmonic mean of its two nodes,
+    which keeps the flux across a jump. The linear system is solved directly.
 
     Parameters
     ----------
     a : torch.Tensor, shape (..., n, n)
         Coefficient at the nodes, boundary included; above 0.
     f : torch.Tensor or float, default 1.0
-        Right-hand side at the nodes; broadcast to the shape of ``a``.
+        Right-hand side at the nodes, broadcast to the shape of ``a``.
 
     Returns
     -------
@@ -98,10 +97,10 @@ def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
     across_columns = _harmonic(a[1:-1, 1:], a[1:-1, :-1])  # (inner, inner + 1)
     diagonal = across_rows[1:] + across_rows[:-1] + across_columns[:, 1:] + across_columns[:, :-1]
     rows, columns = -across_rows[1:-1].ravel(), -across_columns[:, 1:]
-    columns[:, -1] = 0  # the last node of a row is no neighbour of the next row's first
+    columns[:, -1] = 0  # the last node of a row and the first of the next row are not neighbours
     beside = columns.ravel()[:-1]
     matrix = scipy.sparse.diags([diagonal.ravel(), rows, rows, beside, beside], [0, inner, -inner, 1, -1], format="csc")
-    # Symmetric and positive definite: no pivoting, and an ordering that keeps the symmetry.
+    # The matrix is symmetric and positive definite, so there is no pivoting, and the ordering keeps the symmetry.
     factor = scipy.sparse.linalg.splu(
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
     )
@@ -116,15 +115,14 @@ def _harmonic(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 class Darcy(Problem):
     """Darcy flow −∇·(a∇u) = 1 on the unit square, u = 0 on the boundary: a → u.
 
-    The coefficient takes two values: the higher where a Gaussian random field (:func:`neumann_field`) is at
-    least 0, else the lower.
+    The coefficient has two values: the higher one where a Gaussian random field (:func:`neumann_field`) is at least 0.
 
     Parameters
     ----------
     grid : int, default 32
         Points per axis of the data, both boundaries included.
     solver_grid : int, optional
-        Points per axis of the solver; ``solver_grid - 1`` is a multiple of ``grid - 1``. Default: the smallest
+        Points per axis of the solver; ``solver_grid - 1`` is a multiple of ``grid - 1``. Default: the smallest such number
         of at least 91.
     contrast : tuple of two floats, default (3.0, 12.0)
         The two values of a, both above 0: where the field is negative, and elsewhere.
@@ -136,7 +134,7 @@ class Darcy(Problem):
     Raises
     ------
     MupError
-        For a value that cannot work, such as a solver's grid that does not hold the data's points.
+        For an invalid value, such as a grid of the solver without the points of the data.
 
     References
     ----------
@@ -166,20 +164,20 @@ class Darcy(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.contrast, (tuple, list)) or len(self.contrast) != 2:
-            raise MupError(f"contrast must be two numbers, such as (3.0, 12.0), but it is {self.contrast!r}.")
+            raise MupError(f"contrast must be two numbers, such as (3.0, 12.0), got {self.contrast!r}.")
         for value in self.contrast:
             check_positive("contrast", value)
-        # A list (from a configuration file) is as good, but would make the frozen problem unhashable.
+        # A list, as from a configuration file, would make the frozen problem unhashable.
         object.__setattr__(self, "contrast", tuple(self.contrast))
 
     @property
     def fine_grid(self) -> int:
-        """Points per axis that the solver works on."""
+        """Points per axis of the solver."""
         cells = self.grid - 1
         return self.solver_grid or cells * math.ceil(_DEFAULT_CELLS / cells) + 1
 
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Coefficients and solutions, on the data's grid; see :meth:`Problem.solve`."""
+        """Return coefficients and solutions on the data's grid; see :meth:`Problem.solve`."""
         n = self.fine_grid
         modes = n - 1
         order = shell_order(modes)
@@ -194,28 +192,28 @@ class Darcy(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class DarcyPino(Darcy):
-    """Darcy flow with its equation: the data of :class:`Darcy` solved on the data's own grid.
+    """Darcy flow with its equation as a loss.
 
-    The model's output is un-normalised, then multiplied by sin(πx₁) sin(πx₂), which makes it 0 on the boundary. The
-    normaliser is fitted to y divided by that product, so that what the model has to give is of mean 0 and standard
-    deviation 1: the published code multiplies by 0.001 for the same purpose.
+    The output of the model is un-normalized, then multiplied by sin(πx₁) sin(πx₂), which makes it 0 on the boundary. The
+    normalization is computed from y divided by that product, so the model learns values of mean 0 and standard deviation 1.
+    The published code multiplies by 0.001 instead.
 
-    By default the solver's grid is the data's, so that the data satisfies the discrete equation and the two losses agree.
-    Data sampled from a finer solution does not, since the coefficient jumps between its points: with ``solver_grid=94``
-    (the default of :class:`Darcy`) the relative residual of the data itself is 0.75, where that of u = 0 is 1, and with
-    the published 421 → 61 it is 1.4, so that there the two losses pull against each other.
+    By default, the solver works on the grid of the data. Then the data satisfies the discrete equation, and the two losses
+    agree. Data from a finer grid does not satisfy it, since the coefficient jumps between its points. With the default of
+    :class:`Darcy`, ``solver_grid=94``, the relative residual of the data is 0.75, and that of u = 0 is 1. With the published
+    421 → 61 points it is 1.4, so the two losses contradict each other.
 
     Parameters
     ----------
     data_weight, equation_weight : float, default 5.0, 1.0
-        Of the relative L2 error of u, and of the relative L2 norm of the residual. The paper has 5 : 1.
+        Weights of the relative L2 error of u and of the relative L2 norm of the residual, as in the paper.
     grid, solver_grid, contrast, n_train, n_val, n_test, seed
-        As for :class:`Darcy`.
+        See :class:`Darcy`.
 
     Raises
     ------
     MupError
-        For a value that cannot work, or weights that are both 0.
+        For an invalid value, or if both weights are 0.
 
     References
     ----------
@@ -238,15 +236,15 @@ class DarcyPino(Darcy):
 
     @property
     def fine_grid(self) -> int:
-        """Points per axis that the solver works on."""
+        """Points per axis of the solver."""
         return self.solver_grid or self.grid
 
     def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
-        """The residual."""
+        """Return the residual."""
         return {"equation": DarcyEqnLoss()}
 
     def processor(self, data: ProblemData) -> Any:
-        """Physical fields for the losses, normalised ones for the model, and zero on the boundary."""
+        """Return a processor: physical fields for the losses, normalized fields for the model, zero on the boundary."""
         x, y = data.train
         inner = (..., slice(1, -1), slice(1, -1))
         factor = sine_mollifier(y.shape[2:]).to(y)

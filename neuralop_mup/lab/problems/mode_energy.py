@@ -1,9 +1,8 @@
-"""How much of a data set's energy a number of Fourier modes keeps: whether a proxy's modes resolve what it is tuned on.
+"""The share of a data set's spectral energy that a number of Fourier modes keeps.
 
-Where the best learning rate moves with the number of modes, the proxy does not resolve the data: it cannot learn the modes
-that it lacks, and its best learning rate is that of another problem. So the modes of a proxy should keep nearly all of the
-targets' energy. The fields are taken as they are, real or complex, periodic or not, since the model's own transform takes
-them so; each channel without its mean and over its standard deviation, as the model sees them.
+A proxy cannot learn modes that it does not have. Then its best learning rate is that of another problem. So the modes of a
+proxy should keep nearly all energy of the targets. Each channel is normalized, as the model receives it. Fields may be real
+or complex, periodic or not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,34 +11,34 @@ from typing import Any
 
 import torch
 
-# Share of the targets' energy that a proxy's modes must keep on each axis. On eight problems the best learning rate of Adam
-# was within a factor of 1.2 of the target's from 99.5 % on, and up to 4 times too high below 99 %
+# Share of the targets' energy that the modes of a proxy should keep on each axis. On eight problems, the best learning rate
+# of Adam was within a factor of 1.2 of the target's above 99.5 %, and up to 4 times too high below 99 %
 # (docs/howto/proxy.md, `python benchmarks/run.py energy`).
 ENOUGH = 0.999
 
-_SAMPLES = 256  # spread over the data set; a share of energy is a mean over them
+_SAMPLES = 256  # evenly spaced in the data set; shares are means over them
 _GRAPHS = ("input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh")
 
 
 @dataclass(frozen=True)
 class ModeEnergy:
-    """Shares of the spectral energy of fields, on each axis by itself.
+    """Shares of the spectral energy of fields on each axis.
 
     Attributes
     ----------
     shares : tuple of tuple of float
-        For each axis, the share that ``n_modes`` = 0, 1, …, the number of its points keep.
+        For each axis, the shares that ``n_modes`` = 0, 1, …, n keep on n points.
     """
 
     shares: tuple[tuple[float, ...], ...]
 
     def kept(self, n_modes: Sequence[int]) -> tuple[float, ...]:
-        """Share of the energy that ``n_modes`` keep, on each axis."""
+        """Return the share of the energy that ``n_modes`` keep on each axis."""
         return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, self.shares, strict=True))
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
-        """The smallest even ``n_modes`` on each axis that keep this share of the energy."""
-        # Rounding may leave the sum of all a little below 1, and an odd number of points has no even n_modes for all.
+        """Return the smallest even ``n_modes`` on each axis that keep this share of the energy."""
+        # The sum of all may be slightly below 1, and no even n_modes keeps all modes of an odd number of points.
         return tuple(
             next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
             for kept in self.shares
@@ -47,12 +46,12 @@ class ModeEnergy:
 
 
 def mode_energy(fields: torch.Tensor) -> ModeEnergy:
-    """Energy over the modes of each axis.
+    """Return the energy shares of fields.
 
     Parameters
     ----------
     fields : torch.Tensor
-        Shape ``(n, channels, *grid)``, real or complex, such as targets. Of many samples some hundred are read.
+        Shape ``(n, channels, *grid)``, real or complex, such as targets. Only some hundred samples are used.
     """
     fields = fields[:: -(-len(fields) // _SAMPLES)]
     fields = fields.to(torch.complex128 if fields.is_complex() else torch.float64)
@@ -63,7 +62,7 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
     result = []
     for axis in range(2, fields.ndim):
         points = fields.shape[axis]
-        # According to Parseval's theorem, the other axes need no transform: every mode of theirs is counted.
+        # The other axes need no transform, by Parseval's theorem.
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
         both_signs = axis == fields.ndim - 1 and not fields.is_complex()
@@ -74,11 +73,11 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
 
 
 def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
-    """Which frequencies a ``SpectralConv`` with n modes on an axis keeps.
+    """Return which frequencies a ``SpectralConv`` with n modes on an axis keeps.
 
-    On the last axis of real fields half the spectrum is stored, frequencies 0 … n // 2, and stands for both signs. On other
-    axes n of them are cut out around 0: where n is even there is one more below 0 than above. (On the last axis of complex
-    fields neuralop 2.0 takes the first n of the spectrum as it is ordered then; here it counts as the others.)
+    On the last axis of real fields, the spectrum contains frequencies 0 … n // 2, which stand for both signs. On other axes,
+    the n frequencies around 0 are kept: for even n, one more below 0 than above. On the last axis of complex fields,
+    neuralop 2.0 keeps other frequencies. This function treats it like the other axes.
     """
     if both_signs:
         return frequency.abs() <= n // 2
@@ -86,21 +85,21 @@ def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
 
 
 def off_grid(sample: Mapping[str, Any]) -> bool:
-    """Whether a batch is of graphs or meshes, where modes of the data mean nothing."""
+    """Return whether a batch has no fields on a grid, such as graphs or meshes."""
     fields = [sample.get("x"), sample.get("y")]
     gridded = all(isinstance(v, torch.Tensor) and v.ndim >= 3 for v in fields)
     return not gridded or fields[0].ndim != fields[1].ndim or any(key in sample for key in _GRAPHS)
 
 
 def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
-    """What to change where a proxy's modes do not resolve the data; empty where they do.
+    """Return a sentence if the modes of a proxy do not resolve the data, else an empty one.
 
     Parameters
     ----------
     energy : ModeEnergy
-        Of targets.
+        Energy of the targets.
     proxy, target : sequence of int
-        ``n_modes`` of the two. An axis on which the proxy has as many as the target is no concern: nothing moves there.
+        ``n_modes`` of the two. Axes with equal numbers are not checked.
     """
     if not len(proxy) == len(target) == len(energy.shares):
         return ""
@@ -112,6 +111,6 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
         return ""
     return (
         f"The proxy's n_modes = {', '.join(map(str, proxy))} keep {', '.join(f'{100 * share:.4g} %' for share in kept)} of "
-        f"the targets' spectral energy, axis by axis, where {100 * ENOUGH:g} % is needed for its best rate to be the "
-        f"target's: give it n_modes = {', '.join(map(str, better))}."
+        f"the targets' spectral energy, axis by axis. Below {100 * ENOUGH:g} % its best learning rate may not transfer. Use "
+        f"n_modes = {', '.join(map(str, better))}."
     )
