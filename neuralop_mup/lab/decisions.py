@@ -83,7 +83,7 @@ class Decided:
             "loss": study.train.told,
             **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
-            **{f"under {rule}": more for rule, more in study.settings_by_rule.items()},
+            **{f"under {rule}": more for rule, more in study.settings_by_rule.items() if more},
         }
 
 
@@ -142,13 +142,16 @@ def validated(
     multipliers = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
     if isinstance(base, Mapping) and isinstance(target, Mapping):
         base = {**target, **base}
+    untrained_base = {} if search else {"base": base}
     study = Study(
         name=Path(folder).resolve().name,
         sizes={"proxy": base, "target": target} if search else {"target": target},
         rules=tuple(dict.fromkeys(rules)),
-        settings_by_rule={rule: {"init_mult": multipliers} for rule in rules if rule != "standard" and multipliers},
-        settings_by_size={} if search else {"target": {"base": base}},
-        interpolate=has_default_lrs and search,
+        settings_by_rule={
+            rule: {**({"init_mult": multipliers} if rule != "standard" and multipliers else {}), **untrained_base}
+            for rule in rules
+        },
+        interpolate=has_default_lrs,
         keep_weights=True,
         **checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed")),
     )
@@ -189,7 +192,6 @@ def decide(
     duration = arguments["epochs"] if isinstance(arguments["epochs"], str) and not search else None
     budget = None if duration is None else seconds_of(duration)
     study, optimizers = validated(folder, search=search, **arguments | ({"epochs": 1} if budget else {}))
-    has_default_lrs = not arguments.get("space") or "lr" not in arguments["space"]
     sizes, models = dict(study.sizes), {"target": _built(build, study.sizes["target"], "target", real=not search)}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     loaded = source.load()
@@ -210,7 +212,7 @@ def decide(
                 "with a smaller width or fewer modes."
             )
     else:
-        base_size = study.settings_by_size["target"]["base"]
+        base_size = study.settings_by_rule[study.rules[0]]["base"]
         base = None if base_size is None else _built(build, base_size, "base")
         choices["base"] = "the reference size" if base_size is None else size_text(base_size)
     first, run = models[study.base], Settings.of({**study.fixed, **study.example}, optimizers)
@@ -231,14 +233,14 @@ def decide(
         study = replace(study, fixed={**study.fixed, "epochs": epochs_within(budget, study, training, Path(folder))})
         run = replace(run, epochs=study.fixed["epochs"])
     steps = run.epochs * len(loaded.loaders(run.batch_size, 0)[0])
-    if has_default_lrs:
+    if study.interpolate:
         study = replace(study, space={**study.space, "lr": _default_lrs(run.choice, steps, search)})
     choices["target"] = (
         f"{size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps ({run.epochs} epochs"
         f"{f', which fit in {duration}' if duration else ''}), loss {loss if is_named else 'user-defined'}"
     )
     lrs = study.space["lr"]
-    reason = "as passed" if not has_default_lrs else f"for {steps} steps" if run.choice.lr_from_steps else "the default"
+    reason = "as passed" if not study.interpolate else f"for {steps} steps" if run.choice.lr_from_steps else "the default"
     choices["lr"] = (
         f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned at the proxy"
         if search
@@ -250,7 +252,7 @@ def decide(
                 parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
             parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
     return Decided(
-        study,
+        replace(study, interpolate=study.interpolate and search),
         title=f"{function_name(build)} on {source.title}",
         steps=steps,
         choices=choices,
@@ -502,19 +504,6 @@ def seconds_of(epochs: str) -> float:
     return total
 
 
-class _First:
-    """Iterate over the first batches of a loader."""
-
-    def __init__(self, loader: Any, n: int) -> None:
-        self._loader, self._n = loader, min(n, len(loader))
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self._loader, self._n)
-
-
 def epochs_within(budget: float, study: Study, training: Training, folder: Path) -> int:
     """Return the number of epochs that fit in a time: 0.95 · time / (steps per epoch · seconds per step), rounded down.
 
@@ -555,9 +544,9 @@ def epochs_within(budget: float, study: Study, training: Training, folder: Path)
 def _seconds_of_an_epoch(training: Training, s: Settings) -> float:
     with torch.random.fork_rng(devices=[]):
         _, trainer, loader, _ = training.begun(s)
-    timed = _First(loader, _TIMED)
     with quiet(), untouched(loader):
-        training.fit(trainer, _First(loader, _WARM))
+        training.fit(trainer, list(itertools.islice(loader, _WARM)))
         began = time.perf_counter()
-        training.fit(trainer, timed)
-    return (time.perf_counter() - began) / len(timed) * len(loader)
+        batches = list(itertools.islice(loader, _TIMED))  # the time includes reading them
+        training.fit(trainer, batches)
+    return (time.perf_counter() - began) / len(batches) * len(loader)

@@ -3,9 +3,8 @@
 Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
-import pickle
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,10 @@ from tqdm import tqdm
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import whole_file
-from neuralop_mup.lab.engines import InlineEngine
-from neuralop_mup.lab.files import save_torch, writing
-from neuralop_mup.lab.outcome import Sent, execute, failed, is_final, pickle_digest
+from neuralop_mup.lab.outcome import execute, failed, is_final
 from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
-
-_LARGE = 1 << 20  # bytes: a larger train function is written to a file once, instead of being sent with each run
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -78,9 +72,6 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
                     note(display, text)
                 _Loop(study, records, engine, display).run()
         finally:
-            for path in records.folder.glob("train-*.pt"):  # workers read train functions from these files
-                with suppress(OSError):  # Windows does not delete a mapped file
-                    path.unlink()
             getattr(study, "save", lambda records: None)(records)
     return records
 
@@ -92,7 +83,6 @@ class _Loop:
         self.study, self.records, self.engine, self.display = study, records, engine, display
         self._pending: dict[Future, Run] = {}
         self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
-        self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
         """Train until no run is missing."""
@@ -117,21 +107,7 @@ class _Loop:
         place, how = self.records.place(run, make=True), {}
         if getattr(run.train, "keeps_files", False):
             how = {"place": str(place.resolve()), "keep": run.keep}
-        self._pending[self.engine.submit(execute, __version__, self._sendable(run.train), run.config, **how)] = run
-
-    def _sendable(self, train: Any) -> Any:
-        """Return a train function, or for a large one a reference to a file of the folder."""
-        if isinstance(self.engine, InlineEngine):
-            return train
-        if id(train) not in self._sent:
-            path, sent = self.records.folder.resolve() / f"train-{len(self._sent)}.pt", train
-            # An executor may send functions that pickle cannot.
-            with suppress(pickle.PicklingError, AttributeError, TypeError):
-                with writing(self.records.folder), whole_file(path) as part:
-                    save_torch(train, part)
-                sent = Sent(path, pickle_digest(path)) if path.stat().st_size > _LARGE else train
-            self._sent[id(train)] = train, sent
-        return self._sent[id(train)][1]
+        self._pending[self.engine.submit(execute, __version__, run.train, run.config, **how)] = run
 
     def _settle(self, run: Run, future: Future) -> None:
         """Keep the outcome of a run. If its process ended instead, the outcome is a failure."""

@@ -52,9 +52,7 @@ class Study:
     fixed : mapping, optional
         Settings of every run.
     settings_by_rule : mapping of str to dict, optional
-        Rule → additional settings of its runs.
-    settings_by_size : mapping of str to dict, optional
-        Label of a size → additional settings of its runs, such as a ``base`` that is not a size of the study.
+        Rule → additional settings of its runs, which may contain a ``base`` that is not a size of the study.
     interpolate : bool, default False
         Whether the best learning rate may lie between grid points, at the minimum of a parabola (:func:`find_optimum`).
     notes : tuple of str, default ()
@@ -78,7 +76,6 @@ class Study:
     rules: tuple[str | None, ...] = (None,)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     settings_by_rule: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
-    settings_by_size: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     interpolate: bool = False
     notes: tuple[str, ...] = ()
     keep_weights: bool = False
@@ -116,7 +113,7 @@ class Study:
             model = {}
             if self.sizes[size] is not None:
                 model = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
-            more = {**self.settings_by_rule.get(rule, {}), **self.settings_by_size.get(size, {}), **params}
+            more = {**self.settings_by_rule.get(rule, {}), **params}
             labels = {"size": size, "rule": rule, "params": plain(params)}
             self._made[key] = [
                 Run(self.content(config), config, keep, train=self.train, **labels, seed=config["seed"])
