@@ -23,7 +23,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
 #: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError, since the
-#: configuration cannot work. Failed: any other exception, a full disk, too little memory, or a killed process.
+#: configuration cannot work. Failed: another exception, a full disk, no memory left, or a killed process.
 #: Only failed runs are repeated, since the others would end in the same way.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
 #: Errors that the run did not cause: no space, missing file, no memory, missing module.
@@ -114,7 +114,7 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs at once in the threads of one process, so they would share random numbers. "
-            "Pass an executor whose workers are processes with one thread each."
+            "Pass an executor of processes with one thread each."
         )
     start = time.perf_counter()
     try:

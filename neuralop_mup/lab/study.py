@@ -83,7 +83,7 @@ class Study:
 
     @property
     def base(self) -> str | None:
-        """The label of the size at which hyperparameters are tuned."""
+        """The label of the first size, where hyperparameters are tuned."""
         return next(iter(self.sizes))
 
     @property
@@ -94,7 +94,7 @@ class Study:
     # The runs of a study
 
     def trained_as(self, size: str | None, rule: str | None) -> str | None:
-        """Return the rule under which a size is trained for ``rule``."""
+        """Return the rule of the runs that represent ``rule`` at a size."""
         return self.rules[0] if size == self.base != self.target else rule
 
     def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -205,7 +205,7 @@ class Study:
         return self._startable(self.target_points(params), records)
 
     def _startable(self, points: Iterable[list[Run]], records: Records) -> list[Run]:
-        """Return the missing runs of these points, without the other seeds of a point whose first seed has not ended."""
+        """Return the missing runs of these points. Other seeds of a point are included if its first seed has ended."""
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
         in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
