@@ -24,7 +24,7 @@ from neuralop_mup.lab.files import check_room, put
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import Problem, ProblemData
-from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
@@ -40,6 +40,8 @@ _PARAMETER_BYTES = 20  # per parameter: the weights, and a checkpoint of weights
 _TYPICAL_STEPS = 1000
 _FEW_SAMPLES = 10  # validation samples: with fewer, one unusual sample changes their mean error by more than a tenth
 
+#: Keys of batches of graphs and meshes.
+_GRAPH_KEYS = {"input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh"}
 Modes = tuple[int, ...] | None
 
 
@@ -197,7 +199,7 @@ def decide(
     loaded = source.load()
     with untouched(loaded.loaders(1, 0)[0]):
         sample = loaded.sample()
-    grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
+    grid = grid_of(sample)
     energy = mode_energy(sample["y"]) if grid and search else None
     problem = {"problem": source.content()} if isinstance(source, Problem) else {}
     choices = {"data": source.title, **getattr(source, "readings", problem)}
@@ -338,6 +340,13 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
 # Warnings
 
 
+def grid_of(sample: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of points per axis, or an empty tuple if the samples are graphs or meshes."""
+    x, y = sample.get("x"), sample.get("y")
+    has_axes = all(isinstance(values, torch.Tensor) and values.ndim >= 3 for values in (x, y))
+    return tuple(x.shape[2:]) if has_axes and x.ndim == y.ndim and not _GRAPH_KEYS & sample.keys() else ()
+
+
 def data_notes(
     sample: Mapping[str, Any], n_val: int | None, proxy: Modes, target: Modes, compare: bool = True,
     energy: ModeEnergy | None = None,
@@ -370,7 +379,7 @@ def data_notes(
             "The targets of all samples are equal, so there is nothing to learn. Check whether the right field was read as "
             "the output."
         )
-    points = () if off_grid(sample) else sample["x"].shape[2:]
+    points = grid_of(sample)
     if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
         notes.append(
             f"The grid has {'×'.join(map(str, points))} points. SpectralConv of neuraloperator 2.0.0 is wrong for odd "

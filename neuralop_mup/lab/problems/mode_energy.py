@@ -6,9 +6,8 @@ targets' energy. The fields are taken as they are, real or complex, periodic or 
 them so; each channel without its mean and over its standard deviation, as the model sees them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -18,7 +17,6 @@ import torch
 ENOUGH = 0.999
 
 _SAMPLES = 256  # spread over the data set; a share of energy is a mean over them
-_GRAPHS = ("input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh")
 
 
 @dataclass(frozen=True)
@@ -83,13 +81,6 @@ def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
     if both_signs:
         return frequency.abs() <= n // 2
     return (frequency >= -(n // 2)) & (frequency <= (n - 1) // 2)
-
-
-def off_grid(sample: Mapping[str, Any]) -> bool:
-    """Whether a batch is of graphs or meshes, where modes of the data mean nothing."""
-    fields = [sample.get("x"), sample.get("y")]
-    gridded = all(isinstance(v, torch.Tensor) and v.ndim >= 3 for v in fields)
-    return not gridded or fields[0].ndim != fields[1].ndim or any(key in sample for key in _GRAPHS)
 
 
 def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
