@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 import torch
@@ -115,7 +116,7 @@ def compare(
     source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
     out, size = Path(folder or f"runs/{source.title}-compare"), _target(source, _SMALL_TARGET if is_default else target)
     found = compare_methods(_fnos(source), source, target=size, folder=out, **how)
-    methods = {name.replace(" (", "\n("): (own.errors, own.lr) for name, own in found.methods.items()}
+    methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
     plots.plot_ways(methods, out / "comparison.png", title=found.title)
     (out / "comparison.md").write_text(f"# {found.title}\n\n{found}\n", encoding="utf-8")
     details, result = str(found).rsplit("\n\n", 1)
@@ -296,7 +297,6 @@ def coord_check(
         size_name=size_name,
         lr=settings.lr,
         optimizer=lambda built, _: build_optimizer(built, settings),
-        loss=None,
         **how,
     )
     found = {row["outcome"] for row in check.verdicts()}

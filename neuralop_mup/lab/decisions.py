@@ -191,10 +191,13 @@ def decide(
         If the data, the sizes or the settings cannot work.
     """
     read = options_of(read)
-    duration = arguments["epochs"] if isinstance(arguments["epochs"], str) and not search else None
-    budget = None if duration is None else seconds_of(duration)
-    study, optimizers = validated(folder, search=search, **arguments | ({"epochs": 1} if budget else {}))
-    sizes, models = dict(study.sizes), {"target": _built(build, study.sizes["target"], "target", real=not search)}
+    duration, budget = arguments["epochs"], None
+    if isinstance(duration, str) and not search:
+        budget = seconds_of(duration)
+        arguments["epochs"] = 1
+    study, optimizers = validated(folder, search=search, **arguments)
+    sizes = dict(study.sizes)
+    models = {"target": _built(build, sizes["target"], "target", real=not search)}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     loaded = source.load()
     with untouched(loaded.loaders(1, 0)[0]):
@@ -217,8 +220,10 @@ def decide(
         base_size = study.settings_by_rule[study.rules[0]]["base"]
         base = None if base_size is None else _built(build, base_size, "base")
         choices["base"] = "the reference size" if base_size is None else size_text(base_size)
-    first, run = models[study.base], Settings.of({**study.fixed, **study.example}, optimizers)
-    losses, is_named = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)()), isinstance(loss, str)
+    first = models[study.base]
+    run = Settings.of({**study.fixed, **study.example}, optimizers)
+    losses = losses_of(loss, len(grid) or 2, getattr(source, "losses", dict)())
+    is_named = isinstance(loss, str)
     check_batch(
         f"{function_name(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, is_named, bool(grid)
     )
@@ -228,7 +233,8 @@ def decide(
     training = Training(build, source, loaded, losses, processor, loss, scorer, optimizers, x_shape)
     if scorer is not None:
         scorer.check(first, training.processor, loaded)
-    n_val, proxy_modes = (loaded.counts()["val"], modes_of(first)) if search else (None, None)
+    n_val = loaded.counts()["val"] if search else None
+    proxy_modes = modes_of(first) if search else None
     notes = data_notes(sample, n_val, proxy_modes, modes_of(models["target"]), is_named, energy)
     study = replace(study, sizes={label: dict(size) for label, size in sizes.items()}, notes=tuple(notes), train=training)
     if budget is not None:
@@ -239,7 +245,7 @@ def decide(
         study = replace(study, space={**study.space, "lr": _default_lrs(run.choice, steps, search)})
     choices["target"] = (
         f"{size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps ({run.epochs} epochs"
-        f"{f', which fit in {duration}' if duration else ''}), loss {loss if is_named else 'user-defined'}"
+        f"{f', which fit in {duration}' if budget else ''}), loss {loss if is_named else 'user-defined'}"
     )
     lrs = study.space["lr"]
     reason = "as passed" if not study.interpolate else f"for {steps} steps" if run.choice.lr_from_steps else "the default"

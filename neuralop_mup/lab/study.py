@@ -194,8 +194,10 @@ class Study:
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
         missing = self._startable(self.tuning, records)
-        if missing or self.base == self.target:
+        if missing:
             return missing
+        if self.base == self.target:
+            return []
         params = self.transferred(records)
         if params is None:
             failures = first_failure([record for _, found in self._finished_base(records) for record in found])
@@ -213,15 +215,19 @@ class Study:
 
     def count_missing(self, records: Records) -> int:
         """Return how many runs are missing, including those of the target that cannot start yet."""
-        points = [*self.tuning, *self.target_points(self.transferred(records) or self.example)]
+        points = self._points(self.transferred(records) or self.example)
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         return sum(records.get(run) is None for runs in unfinished for run in runs)
 
+    def _points(self, params: Params | None) -> list[list[Run]]:
+        """Return the points of the base, and those of the target if its hyperparameters are known."""
+        if params is None:
+            return self.tuning
+        return self.tuning + self.target_points(params)
+
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record for each run that ended, with its labels, in the order of the points."""
-        params = self.transferred(records)
-        points = [*self.tuning, *(self.target_points(params) if params is not None else [])]
-        runs = itertools.chain.from_iterable(points)
+        runs = itertools.chain.from_iterable(self._points(self.transferred(records)))
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files

@@ -120,8 +120,8 @@ def sweep(
     failed by an exception, a full disk or too little memory. A MupError, or a loss that is not finite, counts as a result.
     A folder may contain any number of studies, and you may add values and seeds to a study.
 
-    A run is reused if everything in its key is unchanged: its configuration, the releases (major and minor) of this package
-    and of torch, and the code of ``train`` with everything that it uses
+    A run is reused if everything in its key is unchanged. The key contains the configuration, the releases (major and minor)
+    of this package and of torch, and the code of ``train`` with everything that it uses
     (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
     ``train`` reads, downloads, and modules that it imports by a name made at run time. If these change, use another folder,
     or identify them in ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.

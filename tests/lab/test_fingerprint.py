@@ -28,7 +28,7 @@ from torch import nn
 
 import neuralop_mup
 from neuralop_mup.lab import fingerprint as fingerprints
-from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from support.errors import refused
 from support.processes import environment
 
@@ -181,6 +181,8 @@ def test_everything_that_a_value_holds_counts(make):
     [
         ([1, 2.0], (1, 2.0)),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 1, "b": 1}, {"b": 1, "a": 1}),
+        (2 * [[1, 2]], [[1, 2], [1, 2]]),
         (np.arange(3), torch.arange(3)),
         (np.float32(1.5), 1.5),
         (np.arange(6).reshape(2, 3).T, np.arange(6).reshape(2, 3).T.copy()),
@@ -298,6 +300,24 @@ def test_a_value_that_holds_itself():
     itself = {}
     itself["itself"] = [itself]
     assert fingerprint(itself) == fingerprint(itself)
+
+
+def nested(depth):
+    """Three lists, each inside the one before. The last one contains the one at this depth."""
+    levels = [[], [], []]
+    for outer, inner in zip(levels, [*levels[1:], levels[depth]], strict=True):
+        outer.append(inner)
+    return levels[0]
+
+
+def test_values_that_hold_another_part_of_themselves_differ():
+    assert len({fingerprint(nested(depth)) for depth in range(3)}) == 3
+
+
+def test_a_value_without_a_fingerprint_is_unique():
+    assert fingerprint_or_new([1]) == fingerprint([1])
+    with open(__file__) as file, pytest.warns(UserWarning, match="TextIOWrapper"):
+        assert fingerprint_or_new(file) != fingerprint_or_new(file)
 
 
 PRINTS = """
