@@ -24,6 +24,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuralop.models import FNO
+from neuralop.utils import count_model_params
 from torch import nn
 
 import neuralop_mup
@@ -314,6 +315,11 @@ def test_values_that_hold_another_part_of_themselves_differ():
     assert len({fingerprint(nested(depth)) for depth in range(3)}) == 3
 
 
+def test_objects_that_are_pickled_by_the_same_name_differ():
+    one, other = (type(name, (), {"__reduce__": lambda self: "default"}) for name in ("One", "Other"))
+    assert fingerprint(one()) != fingerprint(other())
+
+
 def test_a_value_without_a_fingerprint_is_unique():
     assert fingerprint_or_new([1]) == fingerprint([1])
     with open(__file__) as file, pytest.warns(UserWarning, match="TextIOWrapper"):
@@ -336,11 +342,11 @@ def test_every_process_computes_the_same_fingerprints():
 
 def test_the_version_of_an_installed_package_counts(monkeypatch):
     """The releases of torch and of this package are part of a run's key."""
-    before = fingerprint(FNO), fingerprint(nn.Linear)
+    before = [fingerprint(value) for value in (FNO, count_model_params, nn.Linear)]
     monkeypatch.setattr(neuralop, "__version__", "9.9")
     monkeypatch.setattr(torch, "__version__", "9.9")
-    assert fingerprint(FNO) != before[0]
-    assert fingerprint(nn.Linear) == before[1]
+    after = [fingerprint(value) for value in (FNO, count_model_params, nn.Linear)]
+    assert [one != other for one, other in zip(before, after, strict=True)] == [True, True, False]
 
 
 @pytest.mark.parametrize("installed", [neuralop_mup, torch])
