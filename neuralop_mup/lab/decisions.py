@@ -30,7 +30,7 @@ from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
 from neuralop_mup.lab.training import Losses, Training, build_model, function_name, losses_of, n_params, quiet, untouched
-from neuralop_mup.lab.wording import number, size_text
+from neuralop_mup.lab.wording import cell, number, size_text
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -204,7 +204,7 @@ def decide(
         sample = loaded.sample()
     grid = grid_of(sample)
     energy = mode_energy(sample["y"]) if grid and search else None
-    problem = {"problem": source.content()} if isinstance(source, Problem) else {}
+    problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
     choices = {"data": source.title, **getattr(source, "readings", problem)}
     if search:
         if sizes["proxy"] is None:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import execute, failed, is_final
+from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
@@ -82,6 +82,7 @@ class _Loop:
     def __init__(self, study: Any, records: Records, engine: Any, display: tqdm) -> None:
         self.study, self.records, self.engine, self.display = study, records, engine, display
         self._pending: dict[Future, Run] = {}
+        self._queue: list[Run] = []  # an experiment may need seconds to list its missing runs
         self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
 
     def run(self) -> None:
@@ -96,12 +97,13 @@ class _Loop:
 
     def _submit_missing(self) -> None:
         """Submit as many missing runs as the engine can execute now."""
-        pending = {run.id for run in self._pending.values()}
-        missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
-        lost = self._lost & (missing.keys() | pending)
-        free = (1 if lost else self.engine.capacity) - len(pending)
-        for run in sorted(missing.values(), key=lambda run: run.id not in lost)[: max(0, free)]:
-            self._submit(run)
+        if not self._queue:
+            pending = {run.id for run in self._pending.values()}
+            missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
+            self._lost &= missing.keys() | pending
+            self._queue = sorted(missing.values(), key=lambda run: run.id not in self._lost)
+        while self._queue and len(self._pending) < (1 if self._lost else self.engine.capacity):
+            self._submit(self._queue.pop(0))
 
     def _submit(self, run: Run) -> None:
         place, how = self.records.place(run, make=True), {}
@@ -122,6 +124,8 @@ class _Loop:
         for text in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
             note(self.display, text)
         self.records.write(run, outcome)
+        if not is_complete(outcome):  # the study may need other runs now
+            self._queue.clear()
         # A run may be lost because of other runs: their process died, or the memory is too small for several.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)
