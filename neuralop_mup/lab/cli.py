@@ -1,5 +1,6 @@
-"""The ``neuralop-mup`` command: the functions of this package with neuralop's FNO as the model, and options made of their
-signatures by jsonargparse, files of options (``--config``) among them. Nothing is computed here.
+"""The ``neuralop-mup`` command: functions of this package with neuralop's FNO as the model.
+
+jsonargparse builds the options from their signatures. Nothing is computed here.
 """
 
 import inspect
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 import torch
@@ -27,7 +29,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab import plots, tuning
-from neuralop_mup.lab.compare import compare as compare_ways
+from neuralop_mup.lab.compare import compare as compare_methods
 from neuralop_mup.lab.data.files import similar_names
 from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
@@ -40,10 +42,10 @@ from neuralop_mup.lab.training import FNOs
 Some = Mapping[str, Any] | None  # options with a dot
 
 #: The default problem of ``neuralop-mup compare``, which takes one to three minutes on two cores.
-_FIRST = {"n_train": 140, "n_val": 40, "grid": 64}
-_FIRST_TARGET = {"hidden_channels": 64, "n_modes": 32}
+_SMALL_PROBLEM = {"n_train": 140, "n_val": 40, "grid": 64}
+_SMALL_TARGET = {"hidden_channels": 64, "n_modes": 32}
 #: Names and text of an argument in a docstring.
-_ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?|\n(?=    ))+)", re.MULTILINE)
 #: A type in jsonargparse's messages → what the option must be.
 _KINDS = {
     "float": "a number",
@@ -51,46 +53,43 @@ _KINDS = {
     "bool": "yes or no",
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
-#: A link in a docstring; only its last name is printed.
+#: A link in a docstring. A terminal shows only its last name.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
-
-
-#: What every command that reads data says of that.
-_OF_DATA = """data
-    A problem (burgers, darcy, darcy-pino), or your own files: of any kind that is read here, a folder, a pattern, or
-    several with commas. It may stand without its name, right behind the command.
+#: Arguments of all commands that read data.
+_DATA_ARGUMENTS = """data
+    A problem (burgers, darcy, darcy-pino), or your data: a file, a folder, a pattern, or several files with commas. It
+    may follow the command without --data.
 problem
     Arguments of the problem, such as --problem.viscosity 0.1.
 read
-    How your files are read, such as --read.x KEY; see OwnData."""
+    Options for your files, such as --read.x KEY; see OwnData."""
 
 
 def _on_data(command: Callable[..., int]) -> Callable[..., int]:
-    """For a command that reads data: its docstring, which ends with a list of arguments, goes on with these."""
-    command.__doc__ = f"{inspect.getdoc(command)}\n{_OF_DATA}"
+    """Append the arguments for data to the docstring of a command, which must end with a list of arguments."""
+    command.__doc__ = f"{inspect.getdoc(command)}\n{_DATA_ARGUMENTS}"
     return command
 
 
-def _with_arguments_of(function: Callable[..., Any], without: str, documented: Callable[..., Any] | None = None) -> Callable:
-    """For a command: its signature and docstring go on with the arguments of a function that it hands them on to."""
+def _with_arguments_of(function: Callable[..., Any], without: str) -> Callable:
+    """Append the arguments of the function that a command calls to the command's signature and docstring."""
 
     def extended(command: Callable[..., int]) -> Callable[..., int]:
         parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **how
         known = {p.name for p in parameters} | {without}
-        theirs = inspect.signature(function, eval_str=True).parameters.values()
-        parameters += [p for p in theirs if p.kind is p.KEYWORD_ONLY and p.name not in known]
+        more = inspect.signature(function, eval_str=True).parameters.values()
+        parameters += [p for p in more if p.kind is p.KEYWORD_ONLY and p.name not in known]
         command.__signature__ = inspect.Signature(parameters, return_annotation=int)
         command.__annotations__ = {p.name: p.annotation for p in parameters}
-        entries = [entry for of in (documented or function, function) for entry in _ENTRY.findall(inspect.getdoc(of))]
-        told = {name: text for names, text in entries for name in names.split(", ")}
-        added = [f"{p.name}\n{told[p.name]}" for p in parameters if p.name not in known and p.name in told]
-        command.__doc__ = _LINK.sub(r"\1", "\n".join([inspect.getdoc(command), *added]))  # a terminal shows no links
+        texts = {name: text for names, text in _ENTRY.findall(inspect.getdoc(function)) for name in names.split(", ")}
+        added = [f"{p.name}\n{texts[p.name]}" for p in parameters if p.name not in known]
+        command.__doc__ = _LINK.sub(r"\1", "\n".join([inspect.getdoc(command), *added])).replace("``", "`")
         return command
 
     return extended
 
 
-@_with_arguments_of(compare_ways, without="processor", documented=tuning.tune)
+@_with_arguments_of(compare_methods, without="processor")
 @_on_data
 def compare(
     data: str = "burgers",
@@ -101,34 +100,31 @@ def compare(
     folder: str = "",
     **how: Any,
 ) -> int:
-    """Train one FNO under Adam and under MuSOAP, as they come and tuned at a small size, and draw their errors.
+    """Compare Adam and MuSOAP for an FNO on your data. Example: neuralop-mup compare heat.npz
 
-    Without a word: on a small Burgers' equation.
+    Without arguments, the data is a small Burgers' equation.
 
     Parameters
     ----------
     target
-        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
-        Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
+        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
     folder
-        Keeps every run; the same command resumes there. Default: runs/NAME-compare.
+        Folder of the runs. The same command resumes there. Default: runs/NAME-compare.
     """
-    first = data == "burgers" and not problem and not target
-    source = _source(data, _FIRST if first else problem, read)
-    out = Path(folder or f"runs/{source.title}-compare")
-    found = compare_ways(
-        _fnos(source), source, target=_target(source, _FIRST_TARGET if first else target), folder=out, **how
-    )
-    figure = plots.plot_ways(
-        {w.name: (w.errors, w.lr) for w in found.ways.values()}, out / "comparison.png", title=found.title
-    )
-    text = "\n".join([*found.sentences(), "", found.table()])
-    (out / "comparison.md").write_text(f"# {found.title}\n\n{text}\n", encoding="utf-8")
-    print(f"\n{text}\nFigure, table and every run: {out} ({figure.name}, comparison.md)")
-    return 0 if all(max(way.errors) < math.inf for name, way in found.ways.items() if "SOAP" in name) else 1
+    is_default = data == "burgers" and not problem and not target
+    source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
+    out, size = Path(folder or f"runs/{source.title}-compare"), _target(source, _SMALL_TARGET if is_default else target)
+    found = compare_methods(_fnos(source), source, target=size, folder=out, **how)
+    methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
+    plots.plot_ways(methods, out / "comparison.png", title=found.title)
+    (out / "comparison.md").write_text(f"# {found.title}\n\n{found}\n", encoding="utf-8")
+    details, result = str(found).rsplit("\n\n", 1)
+    print(f"\n{details}\n\nFigure and table: {out} (comparison.png, comparison.md)\n\n{result}")
+    return 0 if all(max(own.errors) < math.inf for name, own in found.methods.items() if "SOAP" in name) else 1
 
 
-@_with_arguments_of(tuning.train, without="processor", documented=tuning.tune)
+@_with_arguments_of(tuning.train, without="processor")
 @_on_data
 def train(
     data: str = "burgers",
@@ -140,18 +136,18 @@ def train(
     folder: str = "",
     **how: Any,
 ) -> int:
-    """Train one FNO on data, with nothing searched, and write a report with its errors and a figure of samples.
+    """Train an FNO on your data without tuning, and write a report. Example: neuralop-mup train heat.npz --epochs 100
 
     Parameters
     ----------
     target
-        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for every axis.
-        Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
+        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
     base
-        Arguments of FNO that are other ones at the size at which the learning rate is meant, such as
+        Arguments of FNO that differ at the base, the size at which the learning rate holds, such as
         --base.hidden_channels 16. Default: the reference size, hidden_channels 32 and n_modes 16.
     folder
-        Keeps the run, the weights and the report; the same command resumes there. Default: runs/NAME-train.
+        Folder of the weights and the report. The same command resumes there. Default: runs/NAME-train.
     """
     return _trained("train", _source(data, problem, read), target, base, folder, how)
 
@@ -169,27 +165,27 @@ def tune(
     folder: str = "",
     **how: Any,
 ) -> int:
-    """Check the learning rate of an FNO at a cheap proxy, train the large one with it, and write a report.
+    """Tune the learning rate on a small FNO, and train the large one with it. Example: neuralop-mup tune heat.npz
 
     Parameters
     ----------
     target
-        Arguments of FNO at the large size, such as --target.hidden_channels 64 --target.n_modes 16,16; one number stands for
-        every axis. Default: width 64 (32 in 3D) and half of the modes of the grid, at most 32 (16 in 3D).
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
+        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
     base
-        Arguments of FNO that are other ones at the proxy. Default: a quarter of the target's width, and as many of its modes
-        as hold 99.9 % of the targets' energy.
+        Arguments of FNO that differ at the small size. Default: a quarter of the target's width, and as many modes as
+        contain 99.9 % of the targets' energy.
     space
-        What is searched, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
-        factors of 2 around what the law gives for the proxy's steps.
+        Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
+        factors of 2 around the formula for the number of steps.
     folder
-        Keeps every run, the target and the report; the same command resumes there. Default: runs/NAME-tune.
+        Folder of the runs, the target's weights and the report. The same command resumes there. Default: runs/NAME-tune.
     """
     return _trained("tune", _source(data, problem, read), target, base, folder, {"space": space and _flat(space), **how})
 
 
 def _trained(command: str, source: Any, target: Some, base: Some, folder: str, how: Mapping[str, Any]) -> int:
-    """What a function of that name makes of an FNO, in sentences."""
+    """Call ``nm.train`` or ``nm.tune`` with an FNO, and print the result."""
     out = Path(folder or f"runs/{source.title}-{command}")
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
     tuned = getattr(tuning, command)(_fnos(source), source, folder=out, **sizes, **how)
@@ -206,27 +202,29 @@ def summary(
     rule: str = DEFAULT_RULE,
     format: Literal["text", "markdown", "json"] = "text",
 ) -> int:
-    """What μP makes of each parameter of an FNO, which need not fit in memory. Trains nothing.
+    """Print μP's multipliers for each parameter of an FNO. Example: neuralop-mup summary --model.hidden_channels 256
+
+    Nothing is trained, and the model need not fit in memory.
 
     Parameters
     ----------
     model
         Arguments of FNO, such as --model.hidden_channels 64. Default: hidden_channels 128, n_modes 64.
     base
-        Those at the base size, such as --base.hidden_channels 16, or a file of base shapes. Default: the reference size,
-        hidden_channels 32 and n_modes 16.
+        Arguments of FNO at the base, such as --base.hidden_channels 16, or a file of base shapes. Default: the reference
+        size, hidden_channels 32 and n_modes 16.
     n_dim
-        Axes of the grid.
+        Number of axes of the grid.
     rule
-        The μP rule: operator-norm, log-modes, none or standard.
+        μP rule: operator-norm, log-modes, none or standard.
     format
-        Of what is printed.
+        Format of the output.
     """
     size = _size({"hidden_channels": 128, "n_modes": 64, **(model or {})}, n_dim)
     with torch.device("meta"):
         built = FNOs(1, 1, n_dim)(**size)
         own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
-    plan = replace(get_plan(own), init_applied=True)  # as of a model whose weights are drawn
+    plan = replace(get_plan(own), init_applied=True)  # as for a model with weights
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0
 
@@ -249,9 +247,9 @@ def coord_check(
     folder: str = "",
     **how: Any,
 ) -> int:
-    """Do the features of an FNO and their updates keep their size as it grows? Trains a few steps at several sizes.
+    """Check that features keep their size as an FNO grows. Example: neuralop-mup coord-check heat.npz --sizes 16,32,64
 
-    It exits with 0 if the check passed, and with 1 if it did not pass or is undecided.
+    It trains a few steps at each size. The exit code is 0 if the check passed, and 1 if it did not pass or is undecided.
 
     Parameters
     ----------
@@ -260,19 +258,19 @@ def coord_check(
     base
         Arguments of FNO at the base size. Default: the smallest of the sizes.
     sizes
-        Values to compare, two at least.
+        Sizes to compare, at least two.
     size_name
-        The argument of FNO that they are values of.
+        Argument of FNO that has these values.
     rule
-        The μP rule: operator-norm, log-modes, none or standard.
+        μP rule: operator-norm, log-modes, none or standard.
     optimizer
-        As of tune.
+        Optimizer: soap, adam, adamw, neuralop-adamw, sgd, or the import path of a function (model, lr, steps).
     lr
-        Learning rate at the base. Default: the optimizer's own.
+        Learning rate at the base. Default: that of the optimizer.
     batch_size
-        Samples of a batch.
+        Samples in a batch.
     folder
-        For the table and the figure. Default: runs/NAME-coord-check.
+        Folder of the table and the figure. Default: runs/NAME-coord-check.
     """
     source = _source(data, problem, read)
     fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
@@ -286,7 +284,7 @@ def coord_check(
         drawn = not next(made.parameters()).is_meta
         return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
 
-    with torch.device("meta"):  # refused before any data is made
+    with torch.device("meta"):  # before any data is generated
         for size in sizes:
             check_grid(build(size), source.grid_shape)
     loaded = source.load()
@@ -299,17 +297,16 @@ def coord_check(
         size_name=size_name,
         lr=settings.lr,
         optimizer=lambda built, _: build_optimizer(built, settings),
-        loss=None,
         **how,
     )
     found = {row["outcome"] for row in check.verdicts()}
-    said = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
-    text, title = str(check), f"{source.title}, rule {rule}: {said}"
+    outcome = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
+    text, title = str(check), f"{source.title}, rule {rule}: {outcome}"
     out.mkdir(parents=True, exist_ok=True)
     (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
     check.plot(out / "coord_check.png", title=title)
     print(f"{text}\n{title}.\nSlopes and figure: {out}")
-    return 0 if said == "passed" else 1
+    return 0 if outcome == "passed" else 1
 
 
 @_on_data
@@ -319,39 +316,37 @@ def data(
     problem: Some = None,
     read: Some = None,
 ) -> int:
-    """Say what data holds, your own or a problem's, and how many modes keep its energy.
+    """Print how your data is read, and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
 
-    A problem's data is generated, or found in the cache (folder: NEURALOP_MUP_CACHE).
+    The data of a problem is generated, or read from the cache (environment variable NEURALOP_MUP_CACHE).
 
     Parameters
     ----------
     """
     source = _source(data, problem, read)
     found = source.load()
-    told = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
-    print(source.title, *(f"{what:<11} {text}" for what, text in told.items()), sep="\n")
+    lines = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
+    print(source.title, *(f"{name:<11} {text}" for name, text in lines.items()), sep="\n")
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
     modes = ", ".join(map(str, mode_energy(found.sample()["y"]).enough()))
-    print(f"\nn_modes = {modes} keep {100 * ENOUGH:g} % of the targets' energy.")
+    print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
     return 0
 
 
 def _source(data: str, problem: Some, read: Some) -> Any:
-    """The problem of that name, or the user's files."""
+    """Return the problem with this name, or the user's data."""
     given = tuples({**(problem or {}), **(read or {})})
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        raise MupError(
-            f"There is no problem {data!r}, and no file or folder; {nearest(data, [*PROBLEMS, *similar_names(data)])}"
-        )
+        raise MupError(f"There is no problem, file or folder {data!r}: {nearest(data, [*PROBLEMS, *similar_names(data)])}")
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 
 def _value(text: str) -> Any:
-    """The value of a text of YAML; the text itself where it is no YAML."""
+    """Return the value of a YAML text, or the text itself if it is not YAML."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -363,20 +358,20 @@ def _fnos(source: Any) -> FNOs:
 
 
 def _target(source: Any, given: Some) -> dict[str, Any]:
-    """Arguments of FNO at the large size: what was given of them, and what follows from the grid."""
+    """Return the arguments of FNO at the large size. Their defaults depend on the grid."""
     width, most = (32, 16) if source.n_dim > 2 else (64, 32)
     modes = [max(4, min(most, points // 2)) for points in source.grid_shape]
     return _size({"hidden_channels": width, "n_modes": modes, **(given or {})}, source.n_dim)
 
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
-    """Arguments of FNO; one number of modes stands for every axis."""
+    """Return arguments of FNO, with one number of modes per axis."""
     size = tuples(given)
     return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"lr_mult": {"spectral": …}}``, as jsonargparse reads some options, as ``{"lr_mult.spectral": …}``."""
+    """Return ``{"lr_mult": {"spectral": …}}``, as jsonargparse reads some options, as ``{"lr_mult.spectral": …}``."""
     flat = {}
     for name, values in space.items():
         flat |= {f"{name}.{role}": v for role, v in values.items()} if isinstance(values, Mapping) else {name: values}
@@ -394,21 +389,19 @@ COMMANDS: dict[str, Callable[..., int]] = {
 
 
 def parser(command: str | None = None) -> ArgumentParser:
-    """jsonargparse's parser of all commands, or of one: it raises ArgumentError for what it cannot read, and takes no
-    abbreviations.
-    """
+    """Return the parser of all commands, or of one. It accepts no abbreviations, and raises ArgumentError."""
     components = COMMANDS if command is None else COMMANDS[command]
     strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
     return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:
-    """The words of a command without what a shell may leave out: the data's name, brackets of lists, values of flags.
+    """Return the words of a command with everything that is optional: ``--data=``, brackets of lists, values of flags.
 
     Raises
     ------
     MupError
-        An option that the command does not have; with the nearest one that it has.
+        If the command does not have an option. The message contains the most similar option.
     """
     command, *words = argv
     if words and not words[0].startswith("-"):
@@ -419,7 +412,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
         name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
         if name.strip("-") and (known := name.partition(".")[0]) not in hints:
             options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
-            raise MupError(f"{command!r} has no option {known!r}; {nearest(known, options)}")
+            raise MupError(f"{command!r} has no option {known!r}: {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
         if text and text[0] not in "[{" and (lists[0] or ("," in text and (any(lists) or "." in name))):
@@ -443,7 +436,7 @@ def _joined(words: Sequence[str]) -> list[str]:
         else:
             joined.setdefault(".".join(option), {})[axis] = _value(text if equals else rest.pop(0))
     if twice := [option for option in joined if any(word.partition("=")[0] == option for word in kept)]:
-        raise MupError(f"{twice[0]} is given both as a whole and for single names; use one of the two forms.")
+        raise MupError(f"{twice[0]} is passed both as a whole and for single names. Use one of the two forms.")
     return [*kept, *(f"{option}={json.dumps(values, default=str)}" for option, values in joined.items())]
 
 
@@ -453,13 +446,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        Arguments without the program's name; those of this process by default.
+        Arguments without the program's name. Default: those of this process.
 
     Returns
     -------
     int
-        0; 1 if the target's training or the coordinate check failed, or the check is undecided; 2 for something the user
-        can mend, told in one line on stderr; 130 after Ctrl-C.
+        0 for success. 1 if the target's training or the coordinate check failed, or if the check is undecided. 2 for an
+        error that the user can fix, with one line on stderr. 130 after Ctrl-C.
     """
     argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)] or ["--help"]
     try:
@@ -467,7 +460,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("default")
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
             if argv[0] not in COMMANDS and argv[0].partition("=")[0] not in parser()._option_string_actions:
-                raise MupError(f"There is no command {argv[0]!r}; {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
+                raise MupError(f"There is no command {argv[0]!r}: {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
             given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
@@ -477,25 +470,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         return _failed(_in_words(" ".join(str(error).split())))
     except UnicodeDecodeError:
-        return _failed("The file of --config is not text. Write options into it as YAML, such as epochs: 20.")
+        return _failed("The file of --config is not text. It must contain options as YAML, such as epochs: 20.")
     except MupError as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
-        return _failed("interrupted; the same command resumes after the last finished run or checkpoint.", 130)
+        return _failed("Interrupted. The same command resumes after the last finished run or checkpoint.", 130)
     except BrokenPipeError:
-        # The reader (head, less) has gone; Python would complain once more when it flushes stdout at exit.
+        # The reader (head, less) has ended. Otherwise, Python would print an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _in_words(text: str) -> str:
-    """Rewrite a message of jsonargparse: what was given, and what the option must be."""
+    """Rewrite a message of jsonargparse: the value, and what the option must be."""
     found = re.match(r'Parser key "(.+?)": .*?Expected a (?:<class \'(?:\w+\.)*(\w+)\'>|.*?\[(.*?)\]).*value: (.*)', text)
     if found:
         name, kind, choices, value = found.groups()
         return f"--{name} is {value!r}; use {choices or _KINDS.get(kind, kind).format(name)}."
     if text.startswith("unrecognized arguments"):
-        text += ". Join several files with commas, and write ./-name for a file whose name begins with a dash."
+        text += ". Separate several files with commas. If a file name begins with a dash, write ./-name."
     return text
 
 

@@ -1,6 +1,4 @@
-"""What the recipe gives: neuralop's model under Adam, and in μP under MuSOAP, as they come and with a learning rate that was
-found at a proxy, and on request under Adam with one that was found at the target itself.
-"""
+"""Compare Adam and MuSOAP on one model and data: with default learning rates, and with tuned ones."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -12,106 +10,102 @@ from typing import Any
 from torch import nn
 
 from neuralop_mup.core.rules import DEFAULT_RULE
-from neuralop_mup.lab import wording as say
-from neuralop_mup.lab.decisions import Decided, decide
+from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results, seconds
-from neuralop_mup.lab.statistics import SEEDS, difference
-from neuralop_mup.lab.study import Study, edge_of
+from neuralop_mup.lab.statistics import SEEDS, ratio_between
+from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.tuning import train_missing
+from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
-#: torch's default, and the learning rate of the FNO's first code (github.com/neuraloperator/neuraloperator, fourier_1d.py).
+#: torch's default, and the learning rate of the first FNO (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
-#: The way that is taken on request.
-TUNED = "Adam, tuned at the target"
-SMALL = "Adam, tuned small"
-#: Way → its learning rate for a number of steps, where none is searched.
-LRS: dict[str, Callable[[int], float]] = {"Adam, as it comes": lambda steps: ADAM_LR, "MuSOAP, as it comes": default_lr}
-#: Name → what is done.
-WAYS = {
-    "Adam, as it comes": f"neuralop's model under MuAdam without μP, which is torch's Adam, at {ADAM_LR:g}",
-    SMALL: "the same, at the learning rate that is best with one seed at the proxy's size, carried as it is",
-    TUNED: "the same, at the best of five learning rates at the target, in factors of 2 around that of the proxy",
-    "MuSOAP, as it comes": "parametrize(model), MuSOAP(model, steps=…)",
-    "MuSOAP, checked": "the same from the proxy's size, at the best of five learning rates at the cheap proxy",
-}
+ADAM, SOAP = "Adam (default)", "MuSOAP (default)"
+#: Tuned with one seed on a small model. Adam's rate is used unchanged on the target, and MuSOAP's is transferred by μP.
+SMALL_ADAM, SMALL_SOAP = "Adam (tuned on a small model)", "MuSOAP (tuned on a small model)"
+#: On request: the best of five learning rates on the target, in factors of 2 around that of the small model.
+TARGET_ADAM = "Adam (tuned on the target)"
+#: All methods, in the order of the table.
+METHODS = (ADAM, SOAP, SMALL_ADAM, SMALL_SOAP, TARGET_ADAM)
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to train the target.
+class Method:
+    """The results of one way to train the target.
 
     Attributes
     ----------
-    name : str
-        A key of :data:`WAYS`.
     lr : float
-        Learning rate, at the proxy where one was tuned.
+        Learning rate.
     errors : tuple of float
-        On the test data where there is some, else on the validation data, seed by seed; infinite where training failed.
-    took : float
-        Seconds of one training of the target, in the mean.
-    tuning : float
-        Seconds of all that was trained to find the learning rate.
-    tuned : str
-        Where it was tuned, and from which learning rates.
+        Error for each seed: on test data if there is any, else on validation data. Infinite if the training failed.
+    seconds : float
+        Mean time of one training of the target.
+    tuning_seconds : float
+        Time of the search for the learning rate.
+    lr_source : str
+        Where the learning rate comes from.
     """
 
-    name: str
     lr: float
     errors: tuple[float, ...]
-    took: float
-    tuning: float = 0.0
-    tuned: str = "–"
+    seconds: float
+    tuning_seconds: float = 0.0
+    lr_source: str = "default"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ways to train one target, by their names, in the order of :data:`WAYS`, of which :data:`TUNED` may be left out.
+    """The results of several ways to train one target.
 
     Attributes
     ----------
-    ways : mapping of str to Way
+    methods : mapping of str to Method
+        Results by name, in the order of :data:`METHODS`. The last one may be missing.
     title : str
+        Title of the figure.
     about : str
-        What was trained, for how long and on which loss.
+        One sentence about what is compared.
     """
 
-    ways: Mapping[str, Way]
+    methods: Mapping[str, Method]
     title: str
     about: str
 
     def table(self) -> str:
-        """A row a way: learning rate and where it was tuned, error as median and range over the seeds, time."""
-        rows = [["way", "learning rate", "tuned", "error", "range over seeds", "one training", "tuning"]]
-        for way in self.ways.values():
-            ends = f"{say.number(min(way.errors))} to {say.number(max(way.errors))}"
-            times = (f"{seconds:.1f} s" for seconds in (way.took, way.tuning))
-            rows.append([way.name, f"{way.lr:.3g}", way.tuned, say.number(median(way.errors)), ends, *times])
-        return say.aligned(rows)
+        """Return a Markdown table with one row per method."""
+        rows = [["method", "error", "range over seeds", "learning rate", "from", "one training", "tuning"]]
+        for name, own in self.methods.items():
+            span = f"{number(min(own.errors))} to {number(max(own.errors))}"
+            times = (f"{time:.1f} s" for time in (own.seconds, own.tuning_seconds))
+            rows.append([name, number(median(own.errors)), span, f"{own.lr:.3g}", own.lr_source, *times])
+        return aligned(rows)
 
-    def sentences(self) -> list[str]:
-        """What was trained, what the errors say where there are three seeds, and what else a reader must know."""
-        plain, small, ours, checked = (self.ways[name] for name in WAYS if name != TUNED)
-        adams = [plain, small, *([self.ways[TUNED]] if TUNED in self.ways else [])]
-        said = [self.about, *(_between(ours, adam) for adam in adams), _between(checked, ours)]
-        if len(ours.errors) < SEEDS:
-            said.append(f"With fewer than {SEEDS} seeds nothing is said of whether these differences are more than noise.")
-        said.append(
-            f"{small.name} is at {small.lr:.3g}, {small.tuned}. Without μP no rule carries that to the target, where it is "
-            f"taken as it is and may be worse than {plain.lr:g}"
-            + ("." if TUNED in self.ways else ": no learning rate of Adam's was tuned at the target itself (tuned=True).")
-        )
-        ratio = ours.took / small.took if small.took else 0.0
-        return [*said, f"A training under MuSOAP took {ratio:.2f} times as long as one under Adam, with as many steps."]
+    def result(self) -> str:
+        """Return one sentence on what the errors mean: MuSOAP's with its default, relative to Adam's."""
+        ours = self.methods[SOAP].errors
+        others = {name: ratio_between(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
+        if not any(others.values()):
+            return f"Result: none, since a comparison needs at least {SEEDS} seeds that trained."
+        parts = [f"{_difference(*ratio)} {name}" for name, ratio in others.items() if ratio is not None]
+        return f"Result: with its default learning rate, MuSOAP has {', and '.join(parts)}."
+
+    def __str__(self) -> str:
+        hint = "The learning rate of Adam was not tuned on the target itself. Add --tuned (in Python tuned=True) to do this."
+        text = [self.about, self.table(), *([] if TARGET_ADAM in self.methods else [hint]), self.result()]
+        return "\n\n".join(text)
 
 
-def _between(way: Way, other: Way) -> str:
-    ours, theirs = (say.number(median(one.errors)) for one in (way, other))
-    apart = difference(way.errors, other.errors)
-    return f"{way.name}, against {other.name}: error {ours} against {theirs} in the median{apart}."
+def _difference(ratio: float, low: float, high: float) -> str:
+    """Return a ratio of errors and its 95 % interval in words."""
+    if low <= 1 <= high:
+        return f"no clear difference (95 % interval of the ratio: {low:.2f} to {high:.2f}) from"
+    percent = [100 * abs(1 - value) for value in (ratio, *sorted((low, high), reverse=ratio < 1))]
+    return "{:.0f} % {} error (95 % interval: {:.0f} to {:.0f} %) than".format(
+        percent[0], "lower" if ratio < 1 else "higher", *percent[1:]
+    )
 
 
 def compare(
@@ -130,85 +124,95 @@ def compare(
     n_workers: int | None = None,
     progress: bool = True,
 ) -> Comparison:
-    """Train one target in four ways, with each seed; a learning rate that is searched is searched with the first one.
+    """Train one model with Adam and MuSOAP, each with its default learning rate and with one tuned on a small model.
 
     Parameters
     ----------
-    build, data, target, folder, read, loss, epochs, batch_size, device, n_workers, progress
-        As for :func:`neuralop_mup.tune`.
+    build : callable
+        ``build(**size)`` returns a new model with its usual initialization.
+    data : path, list, tuple, dict or callable
+        Data in any form that :func:`neuralop_mup.tune` accepts.
+    target : mapping
+        Arguments of ``build`` for the model.
+    folder : str or Path
+        Folder of the runs. The same call resumes there.
+    read : mapping, optional
+        Options for files and arrays (:func:`neuralop_mup.tune`).
+    loss : str, callable or dict, default "l2"
+        Loss of the training (:func:`neuralop_mup.tune`).
     tuned : bool, default False
-        Whether Adam is tuned at the target, too, by five rates there. It takes as many trainings of the target.
-    seeds : iterable of int
-        Of the target.
+        Whether to also tune Adam on the target, with five learning rates. This takes five more trainings of the target.
+    epochs : int, default 20
+        Number of epochs.
+    batch_size : int, default 20
+        Samples in a batch. Loaders have their own.
+    seeds : iterable of int, default (0, 1, 2)
+        Seeds of the target. Learning rates are tuned with the first one.
+    device : str, default "cpu"
+        Device of torch, or "auto".
+    n_workers : int, optional
+        Number of runs at the same time, each in its own process. Default: one per GPU, or one per core.
+    progress : bool, default True
+        Whether to show progress on stderr, and print what is compared.
 
     Returns
     -------
     Comparison
+        Errors, learning rates and times, and their text.
 
     Raises
     ------
     MupError
-        If the data or the model cannot work, or has no Fourier kernel.
+        If the data or the model cannot work, or if the model has no Fourier kernel.
     """
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
-
-    def decided(optimizer: str, rule: str) -> Decided:
-        asking = {"target": target, "rules": (rule,), "optimizer": optimizer, "seeds": seeds[:1], **shared}
-        return decide(build, data, folder, read=read, loss=loss, **asking)
-
-    adam, soap = decided("adam", "standard"), decided("soap", DEFAULT_RULE)
-    if progress:
-        print(soap)
-    of_ways = {name: adam if name.startswith("Adam") else soap for name in WAYS if tuned or name != TUNED}
-    how: dict[str, Any] = {"n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
-    lrs = {name: LRS[name](soap.steps) for name in WAYS if name in LRS}
-    searches: dict[str, Results] = {}
-    for name in [name for name in of_ways if name not in lrs]:
-        study, size = of_ways[name].study, "target" if name == TUNED else "proxy"
-        space = {"lr": [lrs[SMALL] * 2.0**i for i in (-2, -1, 0, 1, 2)]} if name == TUNED else study.space
-        search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
-        searches[name] = train_missing(search, folder, **how)
-        lrs[name] = searches[name].best["lr"]  # raises if no learning rate completed
-    under = {
-        name: {
-            "optimizer": one.study.fixed["optimizer"],
-            "rule": one.study.rules[0],
-            **one.study.settings_by_rule.get(one.study.rules[0], {}),
-            "base": None if name in LRS else one.study.sizes["proxy"],
-            "lr": lrs[name],
-        }
-        for name, one in of_ways.items()
-    }
-    parts = {
-        "rules": tuple(under),
-        "settings_by_rule": under,
-        "fixed": {**shared, "model": target},
-        "train": adam.study.train,
-    }
-    records = train_missing(Study(name=folder.resolve().name, space={}, seeds=seeds, **parts), folder, **how).records
-    ways = {}
-    for name, one in of_ways.items():
-        own, searched = [r for r in records if r["rule"] == name], searches.get(name)
-        done = [r for r in own if is_complete(r)]
-        errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
-        tuning = {"tuning": seconds(searched.records), "tuned": _where(searched, one)} if searched else {}
-        ways[name] = Way(name, lrs[name], errors, seconds(done) / len(done) if done else 0.0, **tuning)
-    errors = "test" if any("test_loss" in r["metrics"] for r in records) else "validation"
+    arguments = {"target": target, "read": read, "loss": loss, "seeds": seeds[:1], **shared}
+    adam = decide(build, data, folder, rules=("standard",), optimizer="adam", **arguments)
+    soap = decide(build, data, folder, rules=(DEFAULT_RULE,), optimizer="soap", **arguments)
+    held_out = "test" if "test" in soap.study.train.data.counts() else "validation"
     used = soap.study.train.loss
     about = (
-        f"The target, {say.size_text(target)}, trains for {soap.steps} steps ({epochs} epochs of batches of {batch_size}) "
-        f"on {f'the loss {used}' if isinstance(used, str) else 'a loss of your own'}; errors are of {errors} data."
+        f"We compare Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
+        f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}, errors on held-out "
+        f"{held_out} data."
     )
-    return Comparison(ways, soap.title, about)
+    if progress:
+        print(about, soap, sep="\n")
+    how: dict[str, Any] = {"n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
+    lrs, searches = {ADAM: ADAM_LR, SOAP: default_lr(soap.steps)}, dict[str, Results]()
+    for name in (SMALL_ADAM, SMALL_SOAP, *([TARGET_ADAM] if tuned else [])):
+        study, size = (soap if name == SMALL_SOAP else adam).study, "target" if name == TARGET_ADAM else "proxy"
+        space = {"lr": [lrs[SMALL_ADAM] * 2.0**i for i in (-2, -1, 0, 1, 2)]} if size == "target" else study.space
+        search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
+        searches[name] = train_missing(search, folder, **how)
+        lrs[name] = searches[name].best["lr"]  # raises an error if no learning rate completed
+    settings = {}
+    for name in (name for name in METHODS if name in lrs):
+        study = (soap if "SOAP" in name else adam).study
+        of_rule = {"rule": study.rules[0], **study.settings_by_rule.get(study.rules[0], {})}
+        base = study.sizes["proxy"] if name in searches else None
+        settings[name] = {"optimizer": study.fixed["optimizer"], **of_rule, "base": base, "lr": lrs[name]}
+    final = Study(
+        name=folder.resolve().name,
+        space={},
+        seeds=seeds,
+        rules=tuple(settings),
+        settings_by_rule=settings,
+        fixed={**shared, "model": target},
+        train=adam.study.train,
+    )
+    records = train_missing(final, folder, **how).records
+    methods = {}
+    for name, lr in lrs.items():
+        own = [record for record in records if record["rule"] == name]
+        errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
+        done = [record for record in own if is_complete(record)]
+        search = (seconds(searches[name].records), _lr_source(searches[name])) if name in searches else ()
+        methods[name] = Method(lr, errors, seconds(done) / len(done) if done else 0.0, *search)
+    return Comparison({name: methods[name] for name in settings}, soap.title, about)
 
 
-def _where(searched: Results, made: Decided) -> str:
-    """Where a learning rate was tuned, and from which."""
-    which, lrs, seeds = searched.study.base, searched.study.space["lr"], len(searched.study.seeds)
-    edge = edge_of(searched.best["lr"], lrs)
-    return (
-        f"best of {len(lrs)} from {min(lrs):.3g} to {max(lrs):.3g}{f', the {edge}' if edge else ''}, at "
-        f"{say.size_text(made.study.sizes[which])}, {made.steps} steps, "
-        f"{'one seed' if seeds == 1 else f'{seeds} seeds'}"
-    )
+def _lr_source(search: Results) -> str:
+    lrs = search.study.space["lr"]
+    return f"best of {len(lrs)}, {min(lrs):.3g} to {max(lrs):.3g}, at {size_text(search.study.sizes[search.study.base])}"

@@ -25,13 +25,13 @@ from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.loss import Losses, errors_of, is_of_normalized, loss_or_default, losses_of
 from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import Problem, ProblemData
-from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, off_grid, proxy_advice
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
 from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
-from neuralop_mup.lab.wording import number, size_text
+from neuralop_mup.lab.wording import cell, number, size_text
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -41,6 +41,8 @@ _PARAMETER_BYTES = 20  # per parameter: the weights, and a checkpoint of weights
 _TYPICAL_STEPS = 1000
 _FEW_SAMPLES = 10  # validation samples: with fewer, one unusual sample changes their mean error by more than a tenth
 
+#: Keys of batches of graphs and meshes.
+_GRAPH_KEYS = {"input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh"}
 Modes = tuple[int, ...] | None
 
 
@@ -84,7 +86,7 @@ class Decided:
             "loss": study.train.loss,
             **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
-            **{f"under {rule}": more for rule, more in study.settings_by_rule.items()},
+            **{f"under {rule}": more for rule, more in study.settings_by_rule.items() if more},
         }
 
 
@@ -143,13 +145,16 @@ def validated(
     multipliers = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
     if isinstance(base, Mapping) and isinstance(target, Mapping):
         base = {**target, **base}
+    untrained_base = {} if search else {"base": base}
     study = Study(
         name=Path(folder).resolve().name,
         sizes={"proxy": base, "target": target} if search else {"target": target},
         rules=tuple(dict.fromkeys(rules)),
-        settings_by_rule={rule: {"init_mult": multipliers} for rule in rules if rule != "standard" and multipliers},
-        settings_by_size={} if search else {"target": {"base": base}},
-        interpolate=has_default_lrs and search,
+        settings_by_rule={
+            rule: {**({"init_mult": multipliers} if rule != "standard" and multipliers else {}), **untrained_base}
+            for rule in rules
+        },
+        interpolate=has_default_lrs,
         keep_weights=True,
         **checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed")),
     )
@@ -187,18 +192,20 @@ def decide(
         If the data, the sizes or the settings cannot work.
     """
     read = options_of(read)
-    duration = arguments["epochs"] if isinstance(arguments["epochs"], str) and not search else None
-    budget = None if duration is None else seconds_of(duration)
-    study, optimizers = validated(folder, search=search, **arguments | ({"epochs": 1} if budget else {}))
-    has_default_lrs = not arguments.get("space") or "lr" not in arguments["space"]
-    sizes, models = dict(study.sizes), {"target": _built(build, study.sizes["target"], "target", real=not search)}
+    duration, budget = arguments["epochs"], None
+    if isinstance(duration, str) and not search:
+        budget = seconds_of(duration)
+        arguments["epochs"] = 1
+    study, optimizers = validated(folder, search=search, **arguments)
+    sizes = dict(study.sizes)
+    models = {"target": _built(build, sizes["target"], "target", real=not search)}
     source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
     loaded = source.load()
     with untouched(loaded.loaders(1, 0)[0]):
         sample = loaded.sample()
-    grid = () if off_grid(sample) else tuple(sample["x"].shape[2:])
+    grid = grid_of(sample)
     energy = mode_energy(sample["y"]) if grid and search else None
-    problem = {"problem": source.content()} if isinstance(source, Problem) else {}
+    problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
     choices = {"data": source.title, **getattr(source, "readings", problem)}
     if search:
         if sizes["proxy"] is None:
@@ -211,10 +218,11 @@ def decide(
                 "with a smaller width or fewer modes."
             )
     else:
-        base_size = study.settings_by_size["target"]["base"]
+        base_size = study.settings_by_rule[study.rules[0]]["base"]
         base = None if base_size is None else _built(build, base_size, "base")
         choices["base"] = "the reference size" if base_size is None else size_text(base_size)
-    first, run = models[study.base], Settings.of({**study.fixed, **study.example}, optimizers)
+    first = models[study.base]
+    run = Settings.of({**study.fixed, **study.example}, optimizers)
     loss, n_dim = loss_or_default(loss, loaded, processor, processor_of(source, loaded)), len(grid) or 2
     losses, is_named = losses_of(loss, n_dim, getattr(source, "losses", dict)()), isinstance(loss, str)
     check_batch(
@@ -228,21 +236,22 @@ def decide(
     if scorer is not None:
         with quiet():
             scorer.check(first, training.processor, loaded)
-    n_val, proxy_modes = (loaded.counts()["val"], modes_of(first)) if search else (None, None)
+    n_val = loaded.counts()["val"] if search else None
+    proxy_modes = modes_of(first) if search else None
     notes = data_notes(sample, n_val, proxy_modes, modes_of(models["target"]), is_named, energy)
     study = replace(study, sizes={label: dict(size) for label, size in sizes.items()}, notes=tuple(notes), train=training)
     if budget is not None:
         study = replace(study, fixed={**study.fixed, "epochs": epochs_within(budget, study, training, Path(folder))})
         run = replace(run, epochs=study.fixed["epochs"])
     steps = run.epochs * len(loaded.loaders(run.batch_size, 0)[0])
-    if has_default_lrs:
+    if study.interpolate:
         study = replace(study, space={**study.space, "lr": _default_lrs(run.choice, steps, search)})
     choices["target"] = (
         f"{size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps ({run.epochs} epochs"
-        f"{f', which fit in {duration}' if duration else ''}), loss {loss if is_named else 'user-defined'}"
+        f"{f', which fit in {duration}' if budget else ''}), loss {loss if is_named else 'user-defined'}"
     )
     lrs = study.space["lr"]
-    reason = "as passed" if not has_default_lrs else f"for {steps} steps" if run.choice.lr_from_steps else "the default"
+    reason = "as passed" if not study.interpolate else f"for {steps} steps" if run.choice.lr_from_steps else "the default"
     choices["lr"] = (
         f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned at the proxy"
         if search
@@ -254,7 +263,7 @@ def decide(
                 parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
             parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
     return Decided(
-        study,
+        replace(study, interpolate=study.interpolate and search),
         title=f"{function_name(build)} on {source.title}",
         steps=steps,
         choices=choices,
@@ -340,6 +349,13 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
 # Warnings
 
 
+def grid_of(sample: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of points per axis, or an empty tuple if the samples are graphs or meshes."""
+    x, y = sample.get("x"), sample.get("y")
+    has_axes = all(isinstance(values, torch.Tensor) and values.ndim >= 3 for values in (x, y))
+    return tuple(x.shape[2:]) if has_axes and x.ndim == y.ndim and not _GRAPH_KEYS & sample.keys() else ()
+
+
 def data_notes(
     sample: Mapping[str, Any], n_val: int | None, proxy: Modes, target: Modes, compare: bool = True,
     energy: ModeEnergy | None = None,
@@ -372,7 +388,7 @@ def data_notes(
             "The targets of all samples are equal, so there is nothing to learn. Check whether the right field was read as "
             "the output."
         )
-    points = () if off_grid(sample) else sample["x"].shape[2:]
+    points = grid_of(sample)
     if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
         notes.append(
             f"The grid has {'×'.join(map(str, points))} points. SpectralConv of neuraloperator 2.0.0 is wrong for odd "
@@ -506,19 +522,6 @@ def seconds_of(epochs: str) -> float:
     return total
 
 
-class _First:
-    """Iterate over the first batches of a loader."""
-
-    def __init__(self, loader: Any, n: int) -> None:
-        self._loader, self._n = loader, min(n, len(loader))
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.islice(self._loader, self._n)
-
-
 def epochs_within(budget: float, study: Study, training: Training, folder: Path) -> int:
     """Return the number of epochs that fit in a time: 0.95 · time / (steps per epoch · seconds per step), rounded down.
 
@@ -559,9 +562,9 @@ def epochs_within(budget: float, study: Study, training: Training, folder: Path)
 def _seconds_of_an_epoch(training: Training, s: Settings) -> float:
     with torch.random.fork_rng(devices=[]):
         _, trainer, loader, _ = training.prepare(s)
-    timed = _First(loader, _TIMED)
     with quiet(), untouched(loader):
-        training.fit(trainer, _First(loader, _WARM))
+        training.fit(trainer, list(itertools.islice(loader, _WARM)))
         began = time.perf_counter()
-        training.fit(trainer, timed)
-    return (time.perf_counter() - began) / len(timed) * len(loader)
+        batches = list(itertools.islice(loader, _TIMED))  # the time includes reading them
+        training.fit(trainer, batches)
+    return (time.perf_counter() - began) / len(batches) * len(loader)

@@ -234,7 +234,7 @@ class ExecutorEngine:
 
 
 class RayExecutor(Executor):
-    """Execute each run as a Ray task. If the cluster has GPUs, each task has a GPU of its own.
+    """Execute each run as a Ray task. If the cluster has GPUs, each task has one GPU.
 
     It uses the cluster of this program, or that of ``RAY_ADDRESS``, or starts one on this machine. Ray repeats a task if its
     node fails. Pass ``executor=RayExecutor()``, or on the command line ``--executor neuralop_mup.lab.engines.RayExecutor``.

@@ -25,7 +25,9 @@ from neuralop_mup.files import whole_file
 from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
-EVERY = 300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
+CHECKPOINT_INTERVAL = (
+    300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
+)
 #: Classes of data processors that a file can contain. The user must pass any other processor when it is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
@@ -126,7 +128,7 @@ class Checkpoint:
         If the file cannot be written, for example on a full disk, the run continues with a warning, since its result does
         not depend on the checkpoint.
         """
-        if time.monotonic() - self._last < EVERY:
+        if time.monotonic() - self._last < CHECKPOINT_INTERVAL:
             return
         generator = getattr(self._loader, "generator", None)
         state = {

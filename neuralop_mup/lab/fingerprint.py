@@ -1,9 +1,8 @@
-"""Fingerprints of any values: equal in every process for values that train in the same way, different whenever the
-result might differ.
+"""Fingerprints of any values: equal in every process for equal values, different whenever the result might differ.
 
-Arrays and tensors count by content, and functions by their code, constants, defaults and closures. The globals, functions
-and classes that a function uses count in the same way. Objects of an installed package count by their name and the package's
-version. An object may define what it stands for: ``fingerprint_content()`` returns anything that has a fingerprint.
+Arrays and tensors enter by content, and functions by their code, constants, defaults and closures. The globals, functions
+and classes that a function uses enter in the same way. Objects of an installed package enter by their name and the package's
+version. An object may define ``fingerprint_content()``, which returns another value for its fingerprint.
 """
 
 import copyreg
@@ -28,18 +27,18 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-# Attributes of a class that Python itself writes, some of them later: copying or pickling an object adds __slotnames__.
-_NOT_OF_A_CLASS = (
+# Attributes of a class that Python itself writes. Copying or pickling an object adds __slotnames__.
+_WRITTEN_BY_PYTHON = (
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
     *("__slotnames__", "__annotations_cache__", "_abc_impl"),
 )
-# Folders of installed packages, each with a separator at its end: the user's package `torch_mine` is not `torch`.
+# Folders of installed packages. The separator at the end keeps the user's package `torch_mine` apart from `torch`.
 _INSTALLED = tuple(
     os.path.join(folder, "")
     for folder in (
         *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
         *(*site.getsitepackages(), site.getusersitepackages(), Path(__file__).parents[1]),
-        Path(torch.__file__).parents[1],  # packages that PYTHONPATH or a .pth file adds, as on clusters
+        Path(torch.__file__).parents[1],  # on clusters, PYTHONPATH or a .pth file may add a folder of packages
     )
 )
 #: The key of a run contains their releases, so a fingerprint does not.
@@ -51,25 +50,26 @@ _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
 
 
 def fingerprint(value: Any) -> str:
-    """sha256, in hex, of a value with all that it holds and uses.
+    """Return the sha256 of a value and of everything that it contains and uses.
 
     Parameters
     ----------
     value : object
-        Anything: numbers, text, arrays and tensors, containers, functions (lambdas and those of notebooks, too), classes and
+        Numbers, text, arrays, tensors, containers, functions (including lambdas and functions of a notebook), classes and
         objects.
 
     Returns
     -------
     str
-        64 hex digits. Lists and tuples have the same fingerprint, and so have arrays of NumPy and torch; 1 and 1.0 differ.
-        Not seen are files and environment variables that a function reads, and names that it makes up itself (``getattr``,
-        ``eval``, ``importlib``). Versions of torch and of this package do not count: a run's key contains their releases.
+        64 hex digits. Equal lists and tuples have the same fingerprint, and so have equal arrays of NumPy and torch. 1 and
+        1.0 differ. The fingerprint does not include files and environment variables that a function reads, names that it
+        builds at run time (``getattr``, ``eval``, ``importlib``). It does not include versions of torch and of this package
+        either, since the key of a run contains their releases.
 
     Raises
     ------
     MupError
-        If something in it cannot be looked into, such as an open file; the message says what.
+        If the value contains something that cannot be inspected, such as an open file.
 
     Examples
     --------
@@ -81,30 +81,31 @@ def fingerprint(value: Any) -> str:
     """
     try:
         return _digest(value, {})
-    except Exception as error:  # whatever an object raises that cannot be taken apart
+    except Exception as error:  # objects raise anything if they cannot be pickled
         raise MupError(
-            f"Something of the type {type(value).__name__} holds what cannot be read, which tells it from others: {error}."
+            f"A value of type {type(value).__name__} has no fingerprint, since it cannot be read: {error}."
         ) from error
 
 
 def fingerprint_or_new(value: Any) -> str:
-    """The fingerprint of a value; of what has none one that nothing else has, and a warning says why."""
+    """Return the fingerprint of a value. If it has none, warn and return a unique text."""
     try:
         return fingerprint(value)
     except MupError as error:
-        warnings.warn(f"{error} So its runs are trained anew by each call, and not used again.", stacklevel=2)
+        warnings.warn(f"{error} So each call trains its runs again.", stacklevel=2)
         return f"unknown {uuid.uuid4().hex}"
 
 
 def _digest(value: Any, met: dict[int, tuple[int, Any]]) -> str:
-    """``met``: by identity the values around this one, and functions and classes so far, with their number.
+    """Return the fingerprint of a value, given those met so far.
 
-    What holds itself is met there again, and what many use is looked into once.
+    ``met`` has the number of each value that contains this one, and of all functions and classes so far, by identity. So a
+    value may contain itself, and a function that many use is inspected once.
     """
     if id(value) in met:
         return f"number {met[id(value)][0]}"
     met[id(value)] = 1 + max((number for number, _ in met.values()), default=0), value
-    kind, content, parts = _taken_apart(value)
+    kind, content, parts = _parts_of(value)
     whole = hashlib.sha256(kind.encode() + b"\0")
     whole.update(content)
     for part in parts:
@@ -114,8 +115,8 @@ def _digest(value: Any, met: dict[int, tuple[int, Any]]) -> str:
     return whole.hexdigest()
 
 
-def _taken_apart(value: Any) -> tuple[str, Any, Any]:
-    """What kind of thing a value is, its own content as bytes, and the values that it is made of."""
+def _parts_of(value: Any) -> tuple[str, Any, Any]:
+    """Return the kind of a value, its own content as bytes, and the values that it consists of."""
     if hasattr(value, "fingerprint_content") and not isinstance(value, type):
         return "told", b"", [value.fingerprint_content()]
     if type(value) in (np.ndarray, np.memmap) and value.ndim and value.dtype.kind in "biufc":
@@ -137,7 +138,7 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
     if isinstance(value, Set):
         return "set", b"", sorted(map(fingerprint, value))
     if isinstance(value, _NAMED) and (module := _installed_as(value)):
-        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # of what it is a method
+        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # the owner of a method
         package = module.partition(".")[0]
         version = "" if package in _IN_KEYS else getattr(sys.modules.get(package), "__version__", "")
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
@@ -149,21 +150,21 @@ def _taken_apart(value: Any) -> tuple[str, Any, Any]:
         arguments = value.co_varnames[: value.co_argcount + value.co_kwonlyargcount]
         return kind, value.co_code, [value.co_names, arguments, value.co_freevars, value.co_consts]
     if isinstance(value, type):
-        members = {name: member for name, member in vars(value).items() if name not in _NOT_OF_A_CLASS}
+        members = {name: member for name, member in vars(value).items() if name not in _WRITTEN_BY_PYTHON}
         return f"class {value.__qualname__}", b"", [value.__bases__, members]
     if isinstance(value, _WRAPPERS):
-        of = next(getattr(value, name) for name in ("__wrapped__", "__func__", "func", "fget") if hasattr(value, name))
-        return kind, b"", [of, getattr(value, "__self__", None)]
-    # As it would be pickled: its class, and what it holds.
+        wrapped = next(getattr(value, name) for name in ("__wrapped__", "__func__", "func", "fget") if hasattr(value, name))
+        return kind, b"", [wrapped, getattr(value, "__self__", None)]
+    # As pickle sees it: its class and its state.
     reduced = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))(value)
     reduced = (type(value), reduced) if isinstance(reduced, str) else reduced
     return "object", b"", [list(part) if isinstance(part, Iterator) else part for part in reduced]
 
 
 def _installed_as(value: Any) -> str | None:
-    """The module of an installed package, or of Python, that something is of; None for the user's own, or a notebook's."""
+    """Return the module of an object if it belongs to an installed package or to Python, else None."""
     name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    if name is None and isinstance(value, types.FunctionType):  # made by exec
+    if name is None and isinstance(value, types.FunctionType):  # from exec
         return None
     name = name or "builtins"
     module = sys.modules.get(name)
@@ -174,7 +175,7 @@ def _installed_as(value: Any) -> str | None:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function, with those that it defines, uses of its module, and of others of the user's own."""
+    """Yield the globals that a function and its inner functions use, by name and value."""
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -185,12 +186,12 @@ def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     known = {**sys.modules, **function.__globals__}
     names = {name for code in codes for name in code.co_names}
     for name in sorted({step.argval for step in steps} & known.keys()):
-        yield name, _used(known[name], names, ())
+        yield name, _referenced(known[name], names, ())
 
 
-def _used(value: Any, names: set[str], around: tuple[Any, ...]) -> Any:
-    """A value; of a module of the user's own what is named of it."""
+def _referenced(value: Any, names: set[str], around: tuple[Any, ...]) -> Any:
+    """Return a value, or for a module of the user the attributes with these names."""
     if not isinstance(value, types.ModuleType) or _installed_as(value):
         return value
     found = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}
-    return {name: _used(own, names, (*around, value)) for name, own in found.items() if own not in around}
+    return {name: _referenced(own, names, (*around, value)) for name, own in found.items() if own not in around}

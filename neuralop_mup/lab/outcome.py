@@ -1,14 +1,12 @@
 """The outcome of one training run: one of four kinds, and its measurements."""
 
 import copy
-import hashlib
 import math
 import platform
 import random
 import threading
 import time
 import traceback
-import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -16,7 +14,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +23,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
 #: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError, since the
-#: configuration cannot work. Failed: any other exception, a full disk, too little memory, or a killed process.
+#: configuration cannot work. Failed: another exception, a full disk, no memory left, or a killed process.
 #: Only failed runs are repeated, since the others would end in the same way.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
 #: Errors that the run did not cause: no space, missing file, no memory, missing module.
@@ -82,23 +80,15 @@ def same_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-class Sent(NamedTuple):
-    """Refer to a train function in a file, for runs in other processes."""
-
-    path: Path
-    digest: str  # of the pickle in the file: a worker loads only a file that the parent command has written
-
-
-def execute(version: str, train: Callable[..., Any] | Sent, config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
     """Train once and return the outcome, also if ``train`` raises.
 
     Parameters
     ----------
     version : str
         Version of the package in the parent command. The numbers of another version may differ.
-    train : callable or Sent
-        Train function, or a reference to its file. A copy of it is called with a copy of ``config`` and with ``how``, so
-        that runs share no state.
+    train : callable
+        Train function. A copy of it is called with a copy of ``config`` and with ``how``, so that runs share no state.
     config : mapping
         Configuration of the run.
     **how
@@ -121,41 +111,21 @@ def execute(version: str, train: Callable[..., Any] | Sent, config: Mapping[str,
         )
     if "place" in how and not Path(how["place"]).is_dir():
         raise MupError(f"A worker does not see {how['place']}. Choose a folder that every machine sees.")
-    train = _stored(train) if isinstance(train, Sent) else copied(train)
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs at once in the threads of one process, so they would share random numbers. "
-            "Pass an executor whose workers are processes with one thread each."
+            "Pass an executor of processes with one thread each."
         )
     start = time.perf_counter()
     try:
         with same_random_state():
-            outcome = _ended(train(copied(dict(config)), **how))
+            outcome = _ended(copied(train)(copied(dict(config)), **how))
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
         _BUSY.release()
     outcome["seconds"] = time.perf_counter() - start
     return outcome
-
-
-def pickle_digest(path: Path) -> str:
-    """Return the sha256 of the part of a file of ``torch.save`` that can run code; the rest is numbers."""
-    with zipfile.ZipFile(path) as file:
-        return hashlib.sha256(b"".join(file.read(name) for name in file.namelist() if name.endswith(".pkl"))).hexdigest()
-
-
-def _stored(sent: Sent) -> Callable[..., Any]:
-    """Load a train function. Its tensors are mapped, so that processes share their memory."""
-    try:
-        if pickle_digest(sent.path) != sent.digest:
-            raise ValueError("it is not the file that was written for this run")
-        return torch.load(sent.path, mmap=True, weights_only=False)
-    except Exception as error:  # whatever reading a file and unpickling raise
-        raise MupError(
-            f"A worker cannot read the train function from {sent.path} ({error}). Choose a folder that every machine sees, "
-            "and define the function in a file that each of them can import."
-        ) from error
 
 
 def copied(value: Any) -> Any:

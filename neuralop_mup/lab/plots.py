@@ -194,7 +194,7 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
             axes.plot([column - 0.3, column + 0.3], [middle] * 2, color=colour, linewidth=2.5)
             text = f"{middle:.3g}" + (f"\n{len(errors) - len(drawn)} failed" if len(drawn) < len(errors) else "")
             axes.annotate(text, (column + 0.33, middle), va="center", fontsize=SMALL, color=colour)
-    axes.set_yscale("log")
+    axes.set_ylim(bottom=0)
     value_axis(axes)
     axes.set_xticks(range(len(ways)), [f"{name}\nlr {lr:.3g}" for name, (_, lr) in ways.items()], fontsize=SMALL)
     axes.set_xlim(-0.5, len(ways) - 0.3)

@@ -3,9 +3,8 @@
 Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
-import pickle
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,10 @@ from tqdm import tqdm
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.files import whole_file
-from neuralop_mup.lab.engines import InlineEngine
-from neuralop_mup.lab.files import save_torch, writing
-from neuralop_mup.lab.outcome import Sent, execute, failed, is_final, pickle_digest
+from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
-
-_LARGE = 1 << 20  # bytes: a larger train function is written to a file once, instead of being sent with each run
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -78,9 +72,6 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
                     note(display, text)
                 _Loop(study, records, engine, display).run()
         finally:
-            for path in records.folder.glob("train-*.pt"):  # workers read train functions from these files
-                with suppress(OSError):  # Windows does not delete a mapped file
-                    path.unlink()
             getattr(study, "save", lambda records: None)(records)
     return records
 
@@ -91,8 +82,8 @@ class _Loop:
     def __init__(self, study: Any, records: Records, engine: Any, display: tqdm) -> None:
         self.study, self.records, self.engine, self.display = study, records, engine, display
         self._pending: dict[Future, Run] = {}
+        self._queue: list[Run] = []  # an experiment may need seconds to list its missing runs
         self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
-        self._sent: dict[int, tuple[Any, Any]] = {}
 
     def run(self) -> None:
         """Train until no run is missing."""
@@ -106,32 +97,19 @@ class _Loop:
 
     def _submit_missing(self) -> None:
         """Submit as many missing runs as the engine can execute now."""
-        pending = {run.id for run in self._pending.values()}
-        missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
-        lost = self._lost & (missing.keys() | pending)
-        free = (1 if lost else self.engine.capacity) - len(pending)
-        for run in sorted(missing.values(), key=lambda run: run.id not in lost)[: max(0, free)]:
-            self._submit(run)
+        if not self._queue:
+            pending = {run.id for run in self._pending.values()}
+            missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
+            self._lost &= missing.keys() | pending
+            self._queue = sorted(missing.values(), key=lambda run: run.id not in self._lost)
+        while self._queue and len(self._pending) < (1 if self._lost else self.engine.capacity):
+            self._submit(self._queue.pop(0))
 
     def _submit(self, run: Run) -> None:
         place, how = self.records.place(run, make=True), {}
         if getattr(run.train, "keeps_files", False):
             how = {"place": str(place.resolve()), "keep": run.keep}
-        self._pending[self.engine.submit(execute, __version__, self._sendable(run.train), run.config, **how)] = run
-
-    def _sendable(self, train: Any) -> Any:
-        """Return a train function, or for a large one a reference to a file of the folder."""
-        if isinstance(self.engine, InlineEngine):
-            return train
-        if id(train) not in self._sent:
-            path, sent = self.records.folder.resolve() / f"train-{len(self._sent)}.pt", train
-            # An executor may send functions that pickle cannot.
-            with suppress(pickle.PicklingError, AttributeError, TypeError):
-                with writing(self.records.folder), whole_file(path) as part:
-                    save_torch(train, part)
-                sent = Sent(path, pickle_digest(path)) if path.stat().st_size > _LARGE else train
-            self._sent[id(train)] = train, sent
-        return self._sent[id(train)][1]
+        self._pending[self.engine.submit(execute, __version__, run.train, run.config, **how)] = run
 
     def _settle(self, run: Run, future: Future) -> None:
         """Keep the outcome of a run. If its process ended instead, the outcome is a failure."""
@@ -146,6 +124,8 @@ class _Loop:
         for text in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
             note(self.display, text)
         self.records.write(run, outcome)
+        if not is_complete(outcome):  # the study may need other runs now
+            self._queue.clear()
         # A run may be lost because of other runs: their process died, or the memory is too small for several.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)

@@ -66,7 +66,7 @@ class Choice:
     user_defined: bool = False
 
     def default_lr(self, steps: int) -> float:
-        """Return the learning rate of a run of this many steps if nothing is searched, rounded to three digits."""
+        """Return the default learning rate for a number of steps, rounded to three digits."""
         return float(f"{musoap.default_lr(steps, self.lr) if self.lr_from_steps else self.lr:.3g}")
 
     def search_lrs(self, steps: int) -> list[float]:

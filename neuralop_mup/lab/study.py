@@ -52,9 +52,7 @@ class Study:
     fixed : mapping, optional
         Settings of every run.
     settings_by_rule : mapping of str to dict, optional
-        Rule → additional settings of its runs.
-    settings_by_size : mapping of str to dict, optional
-        Label of a size → additional settings of its runs, such as a ``base`` that is not a size of the study.
+        Rule → additional settings of its runs, which may contain a ``base`` that is not a size of the study.
     interpolate : bool, default False
         Whether the best learning rate may lie between grid points, at the minimum of a parabola (:func:`find_optimum`).
     notes : tuple of str, default ()
@@ -78,7 +76,6 @@ class Study:
     rules: tuple[str | None, ...] = (None,)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     settings_by_rule: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
-    settings_by_size: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     interpolate: bool = False
     notes: tuple[str, ...] = ()
     keep_weights: bool = False
@@ -86,7 +83,7 @@ class Study:
 
     @property
     def base(self) -> str | None:
-        """The label of the size at which hyperparameters are tuned."""
+        """The label of the first size, where hyperparameters are tuned."""
         return next(iter(self.sizes))
 
     @property
@@ -97,7 +94,7 @@ class Study:
     # The runs of a study
 
     def trained_as(self, size: str | None, rule: str | None) -> str | None:
-        """Return the rule under which a size is trained for ``rule``."""
+        """Return the rule of the runs that represent ``rule`` at a size."""
         return self.rules[0] if size == self.base != self.target else rule
 
     def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,7 +113,7 @@ class Study:
             model = {}
             if self.sizes[size] is not None:
                 model = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
-            more = {**self.settings_by_rule.get(rule, {}), **self.settings_by_size.get(size, {}), **params}
+            more = {**self.settings_by_rule.get(rule, {}), **params}
             labels = {"size": size, "rule": rule, "params": plain(params)}
             self._made[key] = [
                 Run(self.content(config), config, keep, train=self.train, **labels, seed=config["seed"])
@@ -197,8 +194,10 @@ class Study:
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
         missing = self._startable(self.tuning, records)
-        if missing or self.base == self.target:
+        if missing:
             return missing
+        if self.base == self.target:
+            return []
         params = self.transferred(records)
         if params is None:
             failures = first_failure([record for _, found in self._finished_base(records) for record in found])
@@ -208,7 +207,7 @@ class Study:
         return self._startable(self.target_points(params), records)
 
     def _startable(self, points: Iterable[list[Run]], records: Records) -> list[Run]:
-        """Return the missing runs of these points, without the other seeds of a point whose first seed has not ended."""
+        """Return the missing runs of these points. Other seeds of a point are included if its first seed has ended."""
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
         in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
@@ -216,15 +215,19 @@ class Study:
 
     def count_missing(self, records: Records) -> int:
         """Return how many runs are missing, including those of the target that cannot start yet."""
-        points = [*self.tuning, *self.target_points(self.transferred(records) or self.example)]
+        points = self._points(self.transferred(records) or self.example)
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         return sum(records.get(run) is None for runs in unfinished for run in runs)
 
+    def _points(self, params: Params | None) -> list[list[Run]]:
+        """Return the points of the base, and those of the target if its hyperparameters are known."""
+        if params is None:
+            return self.tuning
+        return self.tuning + self.target_points(params)
+
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record for each run that ended, with its labels, in the order of the points."""
-        params = self.transferred(records)
-        points = [*self.tuning, *(self.target_points(params) if params is not None else [])]
-        runs = itertools.chain.from_iterable(points)
+        runs = itertools.chain.from_iterable(self._points(self.transferred(records)))
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files

@@ -208,7 +208,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    Records(folder)  # raises for a folder of an earlier version
+    Records(folder)  # raises an error if the folder is a file
     tuned = load_target(Results.load(folder), build, processor)
     made = tuned._provenance
     with suppress(MupError):  # objects that cannot be inspected are unknown

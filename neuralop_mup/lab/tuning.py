@@ -120,8 +120,8 @@ def sweep(
     failed by an exception, a full disk or too little memory. A MupError, or a loss that is not finite, counts as a result.
     A folder may contain any number of studies, and you may add values and seeds to a study.
 
-    A run is reused if everything in its key is unchanged: its configuration, the releases (major and minor) of this package
-    and of torch, and the code of ``train`` with the globals, functions and classes that it uses
+    A run is reused if everything in its key is unchanged. The key contains the configuration, the releases (major and minor)
+    of this package and of torch, and the code of ``train`` with everything that it uses
     (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
     ``train`` reads, downloads, and modules that it imports by a name made at run time. If these change, use another folder,
     or identify them in ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
@@ -294,7 +294,7 @@ def train(
     soap: Mapping[str, Any] | None = None,
     init_mult: Mapping[str, float] | None = None,
 ) -> Tuned:
-    """Train a model on data with MuSOAP. The learning rate follows from the number of steps, and nothing is tuned.
+    """Train a model on data with MuSOAP, without tuning. The learning rate follows from the number of steps.
 
     The training runs in this process. The same call resumes an interrupted training.
 
@@ -337,7 +337,7 @@ def train(
         ``"nrmse"`` (PDEBench's): means over the validation samples.
         ``"rollout:50"`` is the relative error of fifty steps, each from the prediction before, on trajectories
         (``read={"time_step": 1}``), as the geometric mean over the steps. A function ``score(model, data)`` gets a model
-        whose inputs and outputs have the units of the data, and ``data``, which yields batches in these units;
+        with inputs and outputs in the units of the data, and ``data``, which yields batches in these units.
         ``data.states(i)`` is state ``i`` of each trajectory. It returns a number of at least 0, and infinity or NaN mean
         that the model failed.
     rule : str, default "operator-norm"
@@ -362,7 +362,7 @@ def train(
     device : str, default "auto"
         Device of torch. ``"auto"`` is a GPU if there is one, else the CPU.
     progress : bool, default True
-        Whether to show progress on stderr, and print what was chosen.
+        Whether to show progress on stderr, and print the choices.
     weight_decay : float, optional
         Weight decay. Default: that of the optimizer.
     beta2 : float, optional
@@ -466,7 +466,7 @@ def tune(
 ) -> Tuned:
     """Tune the learning rate of a small model, and train the large one with it.
 
-    What was chosen is printed with its reason.
+    The choices are printed with their reasons.
 
     Parameters
     ----------
@@ -508,7 +508,7 @@ def tune(
         ``"nrmse"`` (PDEBench's): means over the validation samples.
         ``"rollout:50"`` is the relative error of fifty steps, each from the prediction before, on trajectories
         (``read={"time_step": 1}``), as the geometric mean over the steps. A function ``score(model, data)`` gets a model
-        whose inputs and outputs have the units of the data, and ``data``, which yields batches in these units;
+        with inputs and outputs in the units of the data, and ``data``, which yields batches in these units.
         ``data.states(i)`` is state ``i`` of each trajectory. It returns a number of at least 0, and infinity or NaN mean
         that the model failed.
     space : mapping, optional
@@ -518,7 +518,7 @@ def tune(
     rule : str, default "operator-norm"
         μP rule (:func:`neuralop_mup.parametrize`).
     compare : sequence of str, default ()
-        Further rules under which the target is trained.
+        Further rules to train the target with.
     optimizer : str, class or callable, default "soap"
         "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of this package or its name, such as "MuSOAP"; or a
         function ``(model, lr, steps)`` that returns your optimizer for a model in μP, or its import path
@@ -537,7 +537,7 @@ def tune(
     n_workers : int, optional
         Number of runs at the same time, each in its own process. Default: one per GPU, or one per core.
     progress : bool, default True
-        Whether to show progress on stderr, and print what was chosen.
+        Whether to show progress on stderr, and print the choices.
     weight_decay : float, optional
         Weight decay. Default: that of the optimizer.
     beta2 : float, optional
@@ -644,7 +644,7 @@ def _train_and_report(
     folder : str or Path
         Folder of the runs.
     progress : bool
-        Whether to print what was chosen.
+        Whether to print the choices.
     train : callable
         ``train(records)`` trains the missing runs.
 

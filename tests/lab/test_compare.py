@@ -1,4 +1,4 @@
-"""``neuralop-mup compare``: ways to train one target, and what their errors show."""
+"""``neuralop-mup compare``: methods to train one target, and what their errors show."""
 
 import json
 import math
@@ -9,29 +9,30 @@ import pytest
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
-from neuralop_mup.lab.compare import ADAM_LR, TUNED, WAYS, Comparison, Way, compare
+from neuralop_mup.lab.compare import ADAM, ADAM_LR, METHODS, SOAP, TARGET_ADAM, Comparison, Method, compare
 from neuralop_mup.lab.results import Results
 from support.studies import build, fields, save_pair
 
-DEFAULT = [name for name in WAYS if name != TUNED]
+DEFAULT = [name for name in METHODS if name != TARGET_ADAM]
 
 
 def compared(*errors):
-    """The text on ways with these errors."""
-    names = DEFAULT if len(errors) == 4 else WAYS
-    ways = {name: Way(name, 0.01, own, 1.0, 5.0) for name, own in zip(names, errors, strict=True)}
-    found = Comparison(ways, "title", "about")
-    return "\n".join([*found.sentences(), found.table()])
+    """The text on methods with these errors."""
+    methods = {name: Method(0.01, own, 1.0, 5.0) for name, own in zip(METHODS, errors, strict=False)}
+    return str(Comparison(methods, "title", "about"))
 
 
-def test_ratios_need_three_seeds_that_trained():
-    """Adam, Adam tuned at a proxy, MuSOAP, and MuSOAP checked. Ratios of MuSOAP to Adam are 1/4 in each seed."""
-    text = compared((0.4, 0.8, 1.6), (0.2, 0.2, 0.2), (0.1, 0.2, 0.4), (0.11, math.inf, 0.13))
-    assert text.count("0.25 times") == 1
-    assert text.count("95 %") == 1  # the others differ by noise, or failed
+def test_differences_need_three_seeds_that_trained():
+    """MuSOAP's errors are 1/4 of Adam's in each seed, so 75 % lower. The tuned Adam differs by noise."""
+    text = compared((0.4, 0.8, 1.6), (0.1, 0.2, 0.4), (0.2, 0.2, 0.2), (0.11, math.inf, 0.13))
+    first, *_, hint, result = text.split("\n\n")
+    assert first == "about" and "--tuned" in hint
+    assert "75 % lower error (95 % interval: 75 to 75 %) than Adam (default)" in result
+    assert "no clear difference" in result.split(", and ")[1]
     assert "0.11 to –" in text
-    assert "95 %" not in compared((0.4, 0.4), (0.2, 0.2), (0.1, 0.1), (0.1, 0.1))
-    assert "0.50 times" in compared((0.4,) * 3, (0.3,) * 3, (0.2,) * 3, (0.1,) * 3, (0.1,) * 3)
+    assert "at least 3 seeds" in compared((0.4, 0.4), (0.1, 0.1), (0.2, 0.2), (0.1, 0.1))
+    text = compared((0.1,) * 3, (0.2,) * 3, (0.3,) * 3, (0.2,) * 3, (0.4,) * 3)
+    assert "100 % higher" in text and "33 % lower" in text and "50 % lower" in text and "--tuned" not in text
 
 
 def test_the_command_trains_resumes_and_tunes_at_the_target(tmp_path, monkeypatch, capsys):
@@ -41,22 +42,23 @@ def test_the_command_trains_resumes_and_tunes_at_the_target(tmp_path, monkeypatc
     line += " --target.hidden_channels 8 --target.n_modes 8 --target.n_layers 2"
     assert main(line.split()) == 0
     out = capsys.readouterr().out
-    lrs = {name: float(lr) for name, lr in re.findall(r"^\| (\S.*?) +\| +([\d.]+)", out, re.M)}
+    rows = re.findall(r"^\| ((?:Adam|MuSOAP).*?) +\|.*?\|.*?\| +([\d.]+)", out, re.M)
+    lrs = {name: float(lr) for name, lr in rows}
     assert list(lrs) == DEFAULT
     # 40 samples are 4 batches, 8 steps in 2 epochs: 0.03 √(1000/8).
-    assert lrs[DEFAULT[0]] == ADAM_LR
-    assert lrs[DEFAULT[2]] == pytest.approx(0.03 * math.sqrt(125), rel=1e-2)
+    assert lrs[ADAM] == ADAM_LR
+    assert lrs[SOAP] == pytest.approx(0.03 * math.sqrt(125), rel=1e-2)
     records = Results.load("out").records
     trained = [(run["rule"], run["seed"], run["metrics"]["steps"]) for run in records]
-    assert trained == [(way, seed, 8) for way in DEFAULT for seed in (0, 1)]
+    assert trained == [(name, seed, 8) for name in DEFAULT for seed in (0, 1)]
     results = Path("out/results.jsonl").read_text()
     assert (main(line.split()), Path("out/results.jsonl").read_text()) == (0, results)
 
     # With --tuned the same runs, and five learning rates for Adam at the target.
     assert main([*line.split(), "--tuned"]) == 0
     tuned = Results.load("out").records
-    assert [run["rule"] for run in tuned] == [way for way in WAYS for _ in (0, 1)]
-    assert [run for run in tuned if run["rule"] != TUNED] == records
+    assert [run["rule"] for run in tuned] == [name for name in METHODS for _ in (0, 1)]
+    assert [run for run in tuned if run["rule"] != TARGET_ADAM] == records
     assert not list(Path("out").rglob("weights.pt"))
 
 

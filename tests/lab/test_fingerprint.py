@@ -24,11 +24,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuralop.models import FNO
+from neuralop.utils import count_model_params
 from torch import nn
 
 import neuralop_mup
 from neuralop_mup.lab import fingerprint as fingerprints
-from neuralop_mup.lab.fingerprint import fingerprint
+from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from support.errors import refused
 from support.processes import environment
 
@@ -181,6 +182,8 @@ def test_everything_that_a_value_holds_counts(make):
     [
         ([1, 2.0], (1, 2.0)),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": 1, "b": 1}, {"b": 1, "a": 1}),
+        (2 * [[1, 2]], [[1, 2], [1, 2]]),
         (np.arange(3), torch.arange(3)),
         (np.float32(1.5), 1.5),
         (np.arange(6).reshape(2, 3).T, np.arange(6).reshape(2, 3).T.copy()),
@@ -300,6 +303,29 @@ def test_a_value_that_holds_itself():
     assert fingerprint(itself) == fingerprint(itself)
 
 
+def nested(depth):
+    """Three lists, each inside the one before. The last one contains the one at this depth."""
+    levels = [[], [], []]
+    for outer, inner in zip(levels, [*levels[1:], levels[depth]], strict=True):
+        outer.append(inner)
+    return levels[0]
+
+
+def test_values_that_hold_another_part_of_themselves_differ():
+    assert len({fingerprint(nested(depth)) for depth in range(3)}) == 3
+
+
+def test_objects_that_are_pickled_by_the_same_name_differ():
+    one, other = (type(name, (), {"__reduce__": lambda self: "default"}) for name in ("One", "Other"))
+    assert fingerprint(one()) != fingerprint(other())
+
+
+def test_a_value_without_a_fingerprint_is_unique():
+    assert fingerprint_or_new([1]) == fingerprint([1])
+    with open(__file__) as file, pytest.warns(UserWarning, match="TextIOWrapper"):
+        assert fingerprint_or_new(file) != fingerprint_or_new(file)
+
+
 PRINTS = """
 import test_fingerprint as t
 print(list(map(t.fingerprint, t.EVERYWHERE)))
@@ -316,11 +342,11 @@ def test_every_process_computes_the_same_fingerprints():
 
 def test_the_version_of_an_installed_package_counts(monkeypatch):
     """The releases of torch and of this package are part of a run's key."""
-    before = fingerprint(FNO), fingerprint(nn.Linear)
+    before = [fingerprint(value) for value in (FNO, count_model_params, nn.Linear)]
     monkeypatch.setattr(neuralop, "__version__", "9.9")
     monkeypatch.setattr(torch, "__version__", "9.9")
-    assert fingerprint(FNO) != before[0]
-    assert fingerprint(nn.Linear) == before[1]
+    after = [fingerprint(value) for value in (FNO, count_model_params, nn.Linear)]
+    assert [one != other for one, other in zip(before, after, strict=True)] == [True, True, False]
 
 
 @pytest.mark.parametrize("installed", [neuralop_mup, torch])

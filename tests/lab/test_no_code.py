@@ -1,6 +1,5 @@
 """No file of a folder runs code when it is loaded: a malicious pickle in the place of each."""
 
-import functools
 import os
 import pickle
 import shutil
@@ -11,10 +10,7 @@ import torch
 from neuralop.training import save_training_state
 
 import neuralop_mup as nm
-from neuralop_mup.lab.engines import LocalEngine
 from neuralop_mup.lab.files import read_weights
-from neuralop_mup.lab.outcome import Sent, execute, pickle_digest
-from support.engine_runs import quiet_sweep
 from support.errors import refused
 from support.studies import TARGET, build, fields, no_figures  # noqa: F401
 
@@ -80,26 +76,6 @@ def test_files_of_a_folder(trained, malicious, tmp_path, name):
     torch.save(malicious, folder / name)
     assert quick_train(folder, epochs=1).results.records
     nm.load_tuned(folder, build)
-
-
-def first(config, values):
-    return float(values[0])
-
-
-def test_a_worker_loads_only_what_this_command_wrote(malicious, tmp_path, monkeypatch):
-    """Even if the file is replaced after it was written."""
-    torch.save(functools.partial(first, values=torch.ones(1 << 19)), tmp_path / "own.pt")
-    digest = pickle_digest(tmp_path / "own.pt")
-    assert execute(nm.__version__, Sent(tmp_path / "own.pt", digest), {})["loss"] == 1.0
-    torch.save(malicious, tmp_path / "own.pt")
-    with refused("own.pt"):
-        execute(nm.__version__, Sent(tmp_path / "own.pt", digest), {})
-
-    folder = tmp_path / "s"
-    folder.mkdir()
-    torch.save(malicious, folder / "train-0.pt")
-    large = functools.partial(first, values=torch.ones(1 << 19))
-    assert quiet_sweep(large, folder, {"lr": [1.0]}, executor=LocalEngine(1)).best_loss == 1.0
 
 
 # neuralop's checkpoints

@@ -23,7 +23,7 @@ CONFIG = {
 @pytest.fixture
 def every_epoch(monkeypatch, tmp_path):
     """The folder of a run, which keeps its state after every epoch."""
-    monkeypatch.setattr(files, "EVERY", 0.0)
+    monkeypatch.setattr(files, "CHECKPOINT_INTERVAL", 0.0)
     return tmp_path
 
 

@@ -103,7 +103,7 @@ def test_named_losses_are_neuralops_in_any_unit():
 
 
 def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "EVERY", 0.0)
+    monkeypatch.setattr(files, "CHECKPOINT_INTERVAL", 0.0)
     whole = quick_train(tmp_path / "whole")
     epochs, start, killed = [], training._Trainer.on_epoch_start, [True]
 

@@ -5,9 +5,8 @@ proxy should keep nearly all energy of the targets. Each channel is normalized, 
 or complex, periodic or not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,8 +15,7 @@ import torch
 # (docs/howto/proxy.md, `python benchmarks/run.py energy`).
 ENOUGH = 0.999
 
-_SAMPLES = 256  # evenly spaced in the data set; shares are means over them
-_GRAPHS = ("input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh")
+_SAMPLES = 256  # spread over the data set; a share of energy is a mean over them
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,6 @@ def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
     if both_signs:
         return frequency.abs() <= n // 2
     return (frequency >= -(n // 2)) & (frequency <= (n - 1) // 2)
-
-
-def off_grid(sample: Mapping[str, Any]) -> bool:
-    """Return whether a batch has no fields on a grid, such as graphs or meshes."""
-    fields = [sample.get("x"), sample.get("y")]
-    gridded = all(isinstance(v, torch.Tensor) and v.ndim >= 3 for v in fields)
-    return not gridded or fields[0].ndim != fields[1].ndim or any(key in sample for key in _GRAPHS)
 
 
 def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
