@@ -79,7 +79,7 @@ class Losses:
             "seed": seed,
             **({} if loss == "l2" else {"loss": loss}),
         }
-        return run_of(config, size=name, params={"loss": loss}, seed=seed)
+        return run_of(config, size=name, params={"trained_on": loss}, seed=seed)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing, seed by seed."""

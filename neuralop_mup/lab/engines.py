@@ -295,6 +295,8 @@ def make_engine(
     MupError
         If the arguments cannot work.
     """
+    if not callable(train):
+        raise MupError(f"train is {train!r}. Pass a function that accepts a config dict and returns a loss.")
     if n_workers is not None:
         check_count("n_workers", n_workers)
     if hasattr(executor, "capacity"):

@@ -69,8 +69,12 @@ NORMALIZED: dict[str, Term] = {"floored-l2": floored_l2, "mse": mean_squared}
 
 
 def default_loss(data: ProblemData) -> str:
-    """Return the name of the loss for data that this package normalizes."""
-    return "l2"
+    """Return the name of the loss for data that this package normalizes.
+
+    States of a trajectory may decay, and a relative error gives states that nearly vanished the weight of all others
+    (benchmarks/results/losses.md).
+    """
+    return "floored-l2" if data.pairs_of("train") > 1 else "l2"
 
 
 def loss_or_default(loss: Any, data: Any, given: Any, used: Any) -> Any:
