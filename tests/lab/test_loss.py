@@ -156,7 +156,10 @@ def test_runs_under_other_losses_have_other_keys():
 
 def test_the_default_is_one_function(monkeypatch):
     """It decides for data that this package normalizes; other data has the relative error."""
-    assert default_loss(None) == "l2"
+    x = torch.randn(8, 1, 16)
+    maps, ends = nm.lab.problems.ProblemData((x, x), (x, x)), nm.lab.problems.ProblemData((x, x), (x, x), trajectory=1)
+    steps = nm.lab.problems.ProblemData((x, x), (x, x), trajectory=4)
+    assert [default_loss(data) for data in (maps, ends, steps)] == ["l2", "l2", "floored-l2"]
     usual = run_ids(fields()), run_ids(loaders)
     monkeypatch.setattr("neuralop_mup.lab.loss.default_loss", lambda data: "mse")
     assert run_ids(fields()) == run_ids(fields(), loss="mse") != usual[0]
