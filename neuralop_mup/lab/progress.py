@@ -19,10 +19,10 @@ def bar(**options: Any) -> tqdm:
     )
 
 
-def bar_of_runs(name: str, total: int, enabled: bool) -> tqdm:
-    """Return a bar that counts finished runs. It shows no time left, since the runs of a study differ in length."""
-    layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} runs, {elapsed}{postfix}"
-    return bar(desc=name, total=total, disable=not enabled, bar_format=layout, miniters=0)
+def bar_of_runs(name: str, total: float, enabled: bool) -> tqdm:
+    """Return a bar with the time left, for runs of this total cost."""
+    layout = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
+    return bar(desc=name, total=total, disable=not enabled, bar_format=layout, miniters=0, delay=1e-9)
 
 
 def note(display: tqdm, text: str) -> None:
@@ -31,12 +31,12 @@ def note(display: tqdm, text: str) -> None:
         display.write(text, file=sys.stderr)
 
 
-def show_finished(display: tqdm, record: Mapping[str, Any]) -> None:
-    """Count a finished run, and show its loss or its error."""
+def show_finished(display: tqdm, record: Mapping[str, Any], cost: float = 1.0) -> None:
+    """Add the cost of a finished run, and show its loss or its error."""
     labels = [record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}"]
     name = " ".join(filter(None, labels))
     if is_complete(record):
         display.set_postfix_str(f"{name}: {record['loss']:.4g}", refresh=False)
     else:
         note(display, f"{name}: {record['outcome'].upper()}, {record['error']}")
-    display.update()
+    display.update(cost)

@@ -25,8 +25,9 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
     ----------
     study : object
         An object with ``missing_runs(records)``, which returns the runs that may start now, in their order. It may have
-        ``name`` (shown with the progress), ``count_missing(records)`` (the number of all runs that are still missing), and
-        ``save(records)`` (called at the end, also after an error).
+        ``name`` (shown with the progress), ``all_missing(records)`` (also the runs that may not start yet) and ``costs``
+        (size → relative cost of a run), both for the time left, and ``save(records)`` (called at the end, also after an
+        error).
     folder : str, Path or Records
         Folder of the runs. Runs that the folder already contains are not trained again, whichever study needed them.
     engine : object
@@ -63,10 +64,10 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
     with closing(engine), records.held():
         try:
             missing = list(study.missing_runs(records))
-            count = getattr(study, "count_missing", lambda records: len(missing))(records)
+            expected = getattr(study, "all_missing", lambda records: missing)(records)
             name = getattr(study, "name", records.folder.name)
-            with bar_of_runs(name, count, progress) as display:
-                note(display, f"{name}: {counted(count, 'run')}; results in {records.folder}")
+            with bar_of_runs(name, sum(cost_of(study, one) for one in expected), progress) as display:
+                note(display, f"{name}: {counted(len(expected), 'run')}; results in {records.folder}")
                 others = records.of_other_releases(missing)
                 for text in filter(None, [*records.notes, others, getattr(engine, "note", "")]):
                     note(display, text)
@@ -74,6 +75,11 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
         finally:
             getattr(study, "save", lambda records: None)(records)
     return records
+
+
+def cost_of(study: Any, run: Run) -> float:
+    """Return the relative cost of a run, 1 if it is unknown."""
+    return getattr(study, "costs", {}).get(run.labels.get("size"), 1.0)
 
 
 class _Loop:
@@ -126,6 +132,9 @@ class _Loop:
         self.records.write(run, outcome)
         if not is_complete(outcome):  # the study may need other runs now
             self._queue.clear()
+            if hasattr(self.study, "all_missing"):
+                left = sum(cost_of(self.study, one) for one in self.study.all_missing(self.records))
+                self.display.total = self.display.n + cost_of(self.study, run) + left
         # A run may be lost because of other runs: their process died, or the memory is too small for several.
         if outcome["again"] and run.id not in self._lost:
             self._lost.add(run.id)
@@ -134,4 +143,4 @@ class _Loop:
         self._lost.discard(run.id)
         if not is_final(outcome):
             self.records.give_up(run)
-        show_finished(self.display, {**run.labels, **outcome})
+        show_finished(self.display, {**run.labels, **outcome}, cost_of(self.study, run))

@@ -57,6 +57,8 @@ class Study:
         Whether the best learning rate may lie between grid points, at the minimum of a parabola (:func:`find_optimum`).
     notes : tuple of str, default ()
         Warnings that the report also shows.
+    costs : mapping, optional
+        Relative cost of a run of each size, for the time left.
     keep_weights : bool, default False
         Whether to keep the weights of the target under the first rule. If there is only one size, all runs keep them.
 
@@ -79,6 +81,7 @@ class Study:
     interpolate: bool = False
     notes: tuple[str, ...] = ()
     keep_weights: bool = False
+    costs: Mapping[Any, float] = field(default_factory=dict, compare=False)
     _made: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)  # a cache of runs
 
     @property
@@ -213,11 +216,11 @@ class Study:
         in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
         return [run for run in in_order if run is not None and records.get(run) is None]
 
-    def count_missing(self, records: Records) -> int:
-        """Return how many runs are missing, including those of the target that cannot start yet."""
+    def all_missing(self, records: Records) -> list[Run]:
+        """Return the missing runs, including those of the target that cannot start yet."""
         points = self._points(self.transferred(records) or self.example)
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
-        return sum(records.get(run) is None for runs in unfinished for run in runs)
+        return [run for runs in unfinished for run in runs if records.get(run) is None]
 
     def _points(self, params: Params | None) -> list[list[Run]]:
         """Return the points of the base, and those of the target if its hyperparameters are known."""

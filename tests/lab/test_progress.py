@@ -11,8 +11,8 @@ def test_progress_of_a_study_on_a_terminal(monkeypatch):
     monkeypatch.setattr("sys.stderr", io.StringIO())
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     record = {"size": "proxy", "rule": "", "seed": 0, "params": {"lr": 0.4}, "outcome": "failed", "error": "MemoryError"}
-    with bar_of_runs("sweep", 3, enabled=True) as display:
+    with bar_of_runs("sweep", 10, enabled=True) as display:
         show_finished(display, record)
-        show_finished(display, {**record, "params": {"lr": 0.2}, "outcome": "complete", "loss": 0.25})
+        show_finished(display, {**record, "params": {"lr": 0.2}, "outcome": "complete", "loss": 0.25}, cost=3.0)
     shown = sys.stderr.getvalue()
-    assert [text for text in ("lr 0.4", "MemoryError", "sweep:  67%|", "2/3", "lr 0.2", "0.25") if text not in shown] == []
+    assert [text for text in ("lr 0.4", "MemoryError", "sweep:  40%|", " left", "lr 0.2", "0.25") if text not in shown] == []
