@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
+from neuralop_mup.core.base import read_base
 from neuralop_mup.core.describe_model import ParameterInfo, describe_model
 from neuralop_mup.core.layers.registry import UNKNOWN
 from neuralop_mup.core.plan import REVISION, ParamPlan, Plan
 from neuralop_mup.core.plan_warnings import warnings_for
 from neuralop_mup.core.raw_kernels import RECOGNISED, recognise
-from neuralop_mup.core.rebuild import read_base
 from neuralop_mup.core.rules import (
     DEFAULT_RULE,
     OF_INIT,

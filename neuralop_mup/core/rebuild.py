@@ -1,21 +1,18 @@
-"""Build or read the base of a model, and build probes at other sizes.
+"""Rebuild a model at other sizes, for its base and for probes.
 
 A model or submodule is *rebuildable* if it stores its constructor arguments and one of them is a width. The package rebuilds
-it on the meta device as a base and as a probe. A base may also be a model or a file.
+it on the meta device.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from numbers import Integral
 from typing import Any
 
-import torch
 from torch import nn
 
 from neuralop_mup.core.arguments import (
-    code_of,
     constructor_arguments,
     defaults_of,
     each,
@@ -26,9 +23,8 @@ from neuralop_mup.core.arguments import (
     solve_arguments,
 )
 from neuralop_mup.core.build_models import build_or_none, changed_dims, construct, new, sizes_of
-from neuralop_mup.core.describe_model import ParameterInfo, describe_model
-from neuralop_mup.core.infshape import load_shapes
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.core.describe_model import ParameterInfo
+from neuralop_mup.errors import MupError
 
 # The reference size of the default learning rates.
 WIDTH = 32
@@ -42,11 +38,11 @@ _THEIRS = (
 WIDTHS = (*_THEIRS, "dim", "d_model", "model_dim", "latent_dim", "hidden_size", "n_hidden")
 # Arguments that are proportional to the width, unless they are 1.
 _FURTHER_WIDTHS = ("uno_out_channels", "attention_token_dim")
-_MODES = (
+MODE_NAMES = (
     *("n_modes", "fno_n_modes", "max_n_modes", "fno_max_n_modes", "uno_n_modes", "num_fno_modes"),
     *("modes", "modes1", "modes2", "modes3", "modes_x", "modes_y", "modes_z"),
 )
-_DATA = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
+DATA_NAMES = ("in_channels", "out_channels", "fno_in_channels", "in_channel", "out_channel")
 # An argument is treated as a factor instead of a width if kernels have at least this many times its value in channels.
 _FACTOR = 8
 
@@ -136,7 +132,7 @@ class RebuildableModel:
         if found := [key for key in named if self._widens(key)] or (named if named and self._widens(*named) else []):
             return found
         numbers = [key for key, value in self.arguments.items() if isinstance(value, Integral)]
-        others = [key for key in numbers if key not in (*_DATA, *_MODES) and self._widens(key, only_channels=True)]
+        others = [key for key in numbers if key not in (*DATA_NAMES, *MODE_NAMES) and self._widens(key, only_channels=True)]
         return others if len(others) == 1 else []
 
     def _widens(self, *keys: str, only_channels: bool = False) -> bool:
@@ -164,7 +160,7 @@ class RebuildableModel:
             return {}
         grows, found = changed_dims(self.sizes, self.probes["width"]), {}
         for key, value in self.arguments.items():
-            is_other = key not in (*self.widths, *self.derived, *_MODES, *_DATA) and is_size(value)
+            is_other = key not in (*self.widths, *self.derived, *MODE_NAMES, *DATA_NAMES) and is_size(value)
             effects = self.effects(key) if is_other else {}
             growing = {name: effects.get(name, set()) - grows[name] for name in self.infos if grows.get(name)}
             dims = [(name, self.infos[name].param.axes[a]) for name, own in growing.items() for a in own]
@@ -175,7 +171,7 @@ class RebuildableModel:
     @cached_property
     def probes(self) -> dict[str, dict[str, tuple[int, ...]]]:
         """Sizes of the model at twice the width and at twice the modes."""
-        doubled = {"width": (*self.widths, *_FURTHER_WIDTHS), "modes": _MODES}
+        doubled = {"width": (*self.widths, *_FURTHER_WIDTHS), "modes": MODE_NAMES}
         given = {key for key, value in self.arguments.items() if value is not None}
         return {what: self.enlarged(*given.intersection(keys)) for what, keys in doubled.items() if given.intersection(keys)}
 
@@ -185,14 +181,14 @@ def _times(value: Any, factor: int, key: str) -> Any:
     return each(value, lambda n: n if key in _FURTHER_WIDTHS and n == 1 else n * factor)
 
 
-def _with_derived(part: RebuildableModel) -> RebuildableModel:
+def with_derived(part: RebuildableModel) -> RebuildableModel:
     """Return the model with the arguments that its constructor replaces in ``derived``."""
     defaults = {} if keeps_arguments(part.model) else defaults_of(type(part.model))
     # A default may depend on earlier arguments, so start with the last argument.
     for key, default in reversed(defaults.items()):
         own = part.arguments.get(key)
         with_default = replace(part, derived={**part.derived, key: default})
-        is_other = key not in part.solved and is_size(own) and _as_tuples(own) != _as_tuples(default)
+        is_other = key not in part.solved and is_size(own) and as_tuples(own) != as_tuples(default)
         if is_other and part.effects(key) and not with_default.effects():
             part = with_default
     return part
@@ -210,7 +206,7 @@ def find_rebuildable(model: nn.Module, described: Mapping[str, ParameterInfo], b
         part = RebuildableModel(name, module, constructor_arguments(module) or {}, described)
         if name and not part.kernels:
             continue
-        part = _with_solved_arguments(_with_derived(part), builds_base, is_named)
+        part = _with_solved_arguments(with_derived(part), builds_base, is_named)
         if not part.arguments or not (is_named or part.named_widths or part.widths):
             continue
         if not (changed := next(iter(part.effects()), "")):
@@ -253,7 +249,7 @@ def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_named: 
     if part.arguments and not part.effects():
         return part
     solutions = [
-        _with_derived(
+        with_derived(
             RebuildableModel(
                 part.name, model, arguments, part.described, [key for key in arguments if key not in vars(model)]
             )
@@ -272,37 +268,6 @@ def _with_solved_arguments(part: RebuildableModel, builds_base: bool, is_named: 
     return solutions[0] if solutions and not others else part
 
 
-def _fixed_sizes(model: nn.Module, parts: Sequence[RebuildableModel], overrides: Mapping[str, Any]) -> Iterator[str]:
-    """Yield warnings about layers and arguments that are the same in the base but may have to grow with the kernels."""
-    cls, inside = type(model).__name__, tuple(part.prefix for part in parts)
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1}
-    for part in parts:
-        sizes = {part.arguments[key] for key in part.named_widths}
-        same_size = (name for name, shape in shapes.items() if not name.startswith(inside) and sizes & {*shape})
-        if (name := next(same_size, None)) is not None:
-            yield (
-                f"{name!r} of {cls}, of shape {shapes[name]}, has the same width as {part.name!r} but is treated as fixed. "
-                "If it should grow, pass a base with a different width, base=lambda: …, or let your class store each "
-                "constructor argument, and the width under a usual name (self.width = "
-                f"width).{_arguments_that_change(model, name, part.described)}"
-            )
-        for key, name in part.possible_widths.items():
-            if key not in overrides:
-                yield (
-                    f"{key} = {part.arguments[key]} of {type(part.model).__name__} is the same in the base, although "
-                    f"{part.prefix + name!r} grows with {part.widths[0]} in its other dimension. If {key} should grow with "
-                    f"the model, pass its base value: base={{{part.widths[0]!r}: …, {key!r}: …}}."
-                )
-
-
-def _arguments_that_change(model: nn.Module, name: str, described: Mapping[str, ParameterInfo]) -> str:
-    """Return a sentence that names the constructor arguments that change a parameter's shape, or an empty string."""
-    whole = _with_derived(RebuildableModel("", model, constructor_arguments(model) or {}, described))
-    sizes = [key for key, value in whole.arguments.items() if key not in _DATA and is_size(value)]
-    keys = [key for key in sizes if name in whole.effects(key)] if not whole.effects() else []
-    return f" Its shape changes with {', '.join(keys)}: base={{{keys[0]!r}: …}}." if keys else ""
-
-
 def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
     """Return constructor overrides for the reference size, which is 32 channels and n_modes 16 on each axis."""
     arguments = {key: value for key, value in part.arguments.items() if value is not None}
@@ -314,12 +279,12 @@ def reference_sizes(part: RebuildableModel) -> dict[str, Any]:
             for key in _FURTHER_WIDTHS
             if key in arguments
         },
-        **{key: each(arguments[key], lambda own: MODES) for key in _MODES if key in arguments},
+        **{key: each(arguments[key], lambda own: MODES) for key in MODE_NAMES if key in arguments},
     }
 
 
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, (list, tuple)) else value
+def as_tuples(value: Any) -> Any:
+    return tuple(map(as_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, tuple[int, ...]]]:
@@ -330,124 +295,3 @@ def probe(parts: Iterable[RebuildableModel]) -> dict[str, dict[str, tuple[int, .
         if part.widths
         for what, shapes in part.probes.items()
     }
-
-
-def _check_overrides(part: RebuildableModel, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides; raise MupError if one is not accepted or changes anything other than sizes."""
-    cls, names = type(part.model), names_of_arguments(type(part.model))
-    for key, value in overrides.items():
-        own = part.arguments.get(key)
-        if key not in names:
-            raise MupError(
-                f"base has the key {key!r}, but {cls.__name__} does not accept this argument: {nearest(str(key), names)}"
-            )
-        # Check the number of axes here, because the constructor may not check it.
-        if key in _MODES and is_size(value) and _as_tuples(each(value, lambda n: 0)) != _as_tuples(each(own, lambda n: 0)):
-            raise MupError(
-                f"The base has {key} = {value!r}, but the model has {own!r}. Pass the same number of values, one for each "
-                "axis."
-            )
-        _check_choice(part, key, value)
-    return dict(overrides)
-
-
-def _check_choice(part: RebuildableModel, key: str, at_base: Any) -> None:
-    """Raise MupError if the base differs from the model in a choice, or in a size of the data."""
-    own, where = part.arguments.get(key), f" in {part.name!r}" if part.name else ""
-    are_sizes = key not in _DATA and is_size(at_base) and is_size(own)
-    if not are_sizes and not _is_same(at_base, own):
-        raise MupError(
-            f"The base has {key} = {at_base!r}, but the model has {own!r}{where}. Both must have the same architecture and "
-            "use the same data. The base may only differ in width, modes and depth."
-        )
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and (a.is_meta or b.is_meta):
-        return a.shape == b.shape  # tensors created on the meta device have no values
-    # Lambdas, partials and modules are only equal to themselves, so compare their code.
-    if type(a).__eq__ is object.__eq__:
-        return code_of(a) == code_of(b)
-    same: Any = type(a) is type(b) and a == b
-    return bool(same.all() if hasattr(same, "all") else same)
-
-
-@dataclass(frozen=True)
-class Base:
-    """Shapes of a base and of probes.
-
-    Attributes
-    ----------
-    shapes : mapping of str to tuple
-        Logical shapes of the base's parameters by name. In a file, None marks a dimension that never grows.
-    source : str
-        Description of the base, for messages.
-    probes : mapping of str to mapping
-        Shapes of all parameters at larger sizes, keyed by a description such as "FNO of twice the width".
-    is_file, by_mup : bool
-        Whether the base is a file, and whether mup wrote it. mup stores the shapes of tensors instead of active modes.
-    warnings : sequence of str
-        Warnings about sizes that may have to grow but do not.
-    """
-
-    shapes: Mapping[str, Sequence[int | None]]
-    source: str
-    probes: Mapping[str, Mapping[str, tuple[int, ...]]]
-    is_file: bool = False
-    by_mup: bool = False
-    warnings: Sequence[str] = ()
-
-
-def read_base(model: nn.Module, found: Mapping[str, ParameterInfo], base: Any) -> Base:
-    """Build the base if necessary, and read its shapes.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        The unwrapped model.
-    found : mapping
-        Result of :func:`~neuralop_mup.core.describe_model.describe_model`.
-    base : mapping, torch.nn.Module, callable, path or None
-        See :func:`neuralop_mup.parametrize`.
-
-    Raises
-    ------
-    MupError
-        If the base cannot be built or read, or differs from the model in anything other than sizes.
-    """
-    parts = find_rebuildable(model, found, base)
-    if isinstance(base, (str, os.PathLike)):
-        shapes, ours = load_shapes(base)
-        return Base(shapes, repr(os.fspath(base)), probe(parts), is_file=True, by_mup=not ours)
-    fixed_sizes: list[str] = []
-    if base is None or isinstance(base, Mapping):
-        fixed_sizes += _fixed_sizes(model, parts, base or {})
-        overrides = [reference_sizes(part) if base is None else _check_overrides(part, base) for part in parts]
-        models = {part.prefix: part.built(**own) for part, own in zip(parts, overrides, strict=True)}
-        words = dict.fromkeys(f"{key} = {value}" for own in overrides for key, value in own.items())
-        source = ("the reference size: " if base is None else "") + (", ".join(words) or "the model's own size")
-        if solved := [f"{key} = {part.arguments[key]}" for part in parts for key in part.solved]:
-            source += f" (solved from the model's shapes: {', '.join(solved)})"
-    else:
-        given = (
-            construct(base, "a model with the base function") if callable(base) and not isinstance(base, nn.Module) else base
-        )
-        if not isinstance(given, nn.Module):
-            raise MupError(
-                f"base must be or return a torch.nn.Module, got {type(given).__name__}. Pass overrides such as "
-                f"{{'hidden_channels': 32}}, a base model, a function that returns a model, or the path of a base-shape "
-                "file."
-            )
-        models, source = {"": given}, "the base model"
-        theirs = {name: constructor_arguments(module) or {} for name, module in given.named_modules()}
-        for part in parts:
-            at_base = theirs.get(part.name, {})
-            # The channels of the data must not grow, but channels between the top-level model and a submodule may.
-            between = _DATA if part.name else ()
-            for key in (part.arguments.keys() & at_base.keys()).difference(between):
-                _check_choice(part, key, at_base[key])
-    # Parameters outside the rebuilt submodules have the same shapes as in the model.
-    infos = {name: info for name, info in found.items() if not name.startswith(tuple(models))}
-    for prefix, module in models.items():
-        infos |= describe_model(module, prefix)
-    return Base({name: info.shape for name, info in infos.items()}, source, probe(parts), warnings=fixed_sizes)

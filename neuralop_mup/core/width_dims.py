@@ -7,11 +7,11 @@ grows if its size differs in one of them. Otherwise, the model is only compared 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from neuralop_mup.core.base import Base
 from neuralop_mup.core.build_models import changed_dims
 from neuralop_mup.core.describe_model import ParameterInfo
 from neuralop_mup.core.infshape import GROWS
 from neuralop_mup.core.layers.registry import UNKNOWN, Param, registration
-from neuralop_mup.core.rebuild import Base
 from neuralop_mup.errors import MupError, listed
 
 

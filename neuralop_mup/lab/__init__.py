@@ -8,8 +8,9 @@ number from the records.
 from neuralop_mup.lab.report import aligned_table, verdict, write_report
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.study import Study, log2_grid
+from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
 from neuralop_mup.lab.target import Tuned, load_tuned
-from neuralop_mup.lab.tuning import sweep, train, transfer, transfer_study, tune
+from neuralop_mup.lab.tuning import train, tune
 
 __all__ = [
     "Results",

@@ -16,7 +16,7 @@ from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, ratio_between
 from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.tuning import train_missing
+from neuralop_mup.lab.sweeps import train_missing
 from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
 

@@ -14,7 +14,7 @@ import torch
 import neuralop_mup as nm
 from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import cli
+from neuralop_mup.lab import commands
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.problems import OwnData, get_problem
 from support.files import write
@@ -47,8 +47,8 @@ def heat():
 @pytest.fixture
 def tune(monkeypatch):
     """Replace nm.tune by a function that keeps its arguments and trains nothing."""
-    replaced = functools.wraps(cli.tuning.tune)(mock.Mock())
-    monkeypatch.setattr(cli.tuning, "tune", replaced)
+    replaced = functools.wraps(commands.tuning.tune)(mock.Mock())
+    monkeypatch.setattr(commands.tuning, "tune", replaced)
     return replaced
 
 
@@ -71,7 +71,7 @@ def test_options_on_the_command_line_and_in_a_file(tune):
     first, second = tune.call_args_list
     assert first == second
     data = first.args[1]
-    assert (data.name, data.grid, data.contrast, data.n_train) == ("darcy", 16, (2, 9), cli.PROBLEMS["darcy"]().n_train)
+    assert (data.name, data.grid, data.contrast, data.n_train) == ("darcy", 16, (2, 9), commands.PROBLEMS["darcy"]().n_train)
     expected = {
         "target": {"hidden_channels": 12, "n_modes": (4, 6)},
         "base": {"n_modes": (4, 4)},
@@ -132,7 +132,7 @@ def test_defaults_follow_from_the_data(tune, heat):
 def test_mistakes_take_one_line_and_exit_with_2(line, name, capsys, folder, heat, monkeypatch):
     small = {"n_train": 20, "n_val": 10, "n_test": 4, "grid": 32, "viscosity": 0.1}
     sizes = {"data": {}, "burgers": small}
-    monkeypatch.setattr(cli, "get_problem", lambda name, **given: get_problem(name, **sizes.get(name, {}) | given))
+    monkeypatch.setattr(commands, "get_problem", lambda name, **given: get_problem(name, **sizes.get(name, {}) | given))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert call(line) == 2
     captured = capsys.readouterr()
@@ -218,7 +218,7 @@ def test_the_outcome_of_coord_check_follows_the_slopes(power, spread, code, outc
         ]  # fmt: skip
         return CoordCheck(rows, "hidden_channels")
 
-    monkeypatch.setattr(cli.diagnostics, "coord_check", check)
+    monkeypatch.setattr(commands.diagnostics, "coord_check", check)
     monkeypatch.setattr(CoordCheck, "plot", lambda *_, **__: None)
     assert call(f"coord-check {TINY} --sizes 4,8 --model.n_modes 4 --folder out") == code
     for text in (capsys.readouterr().out, Path("out/coord_check.md").read_text()):

@@ -15,7 +15,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import decisions, files, loss, training, tuning
+from neuralop_mup.lab import files, loss, time_limit, training, tuning
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.records import Records
@@ -131,7 +131,7 @@ def shuffled_loaders():
 def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
     """4 batches an epoch. A step takes 5 seconds, so 95 of the 100 seconds fit 19 steps: 4 whole epochs."""
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(decisions, "time", clock)
+    monkeypatch.setattr(time_limit, "time", clock)
     step = training._Trainer.train_one_batch
 
     def slow(self, idx, sample, training_loss):

@@ -1,0 +1,379 @@
+"""The commands of ``neuralop-mup``: functions of this package with neuralop's FNO as the model. Nothing is computed here."""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from textwrap import fill
+from typing import Any, Literal
+
+import torch
+import yaml
+
+from neuralop_mup.core.describe_model import check_grid
+from neuralop_mup.core.parametrize import get_plan, parametrize
+from neuralop_mup.core.rules import DEFAULT_RULE
+from neuralop_mup.diagnostics import coord_check as diagnostics
+from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.lab import plots, tuning
+from neuralop_mup.lab.compare import compare as compare_methods
+from neuralop_mup.lab.data.files import similar_names
+from neuralop_mup.lab.data.given import as_source
+from neuralop_mup.lab.problems import PROBLEMS, get_problem
+from neuralop_mup.lab.problems.base import cache_folder
+from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
+from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
+from neuralop_mup.lab.target import tuples
+from neuralop_mup.lab.training import FNOs
+
+Some = Mapping[str, Any] | None  # options with a dot
+
+
+#: The default problem of ``neuralop-mup compare``, which takes one to three minutes on two cores.
+_SMALL_PROBLEM = {"n_train": 140, "n_val": 40, "grid": 64}
+
+
+_SMALL_TARGET = {"hidden_channels": 64, "n_modes": 32}
+
+
+#: Names and text of an argument in a docstring.
+_ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?|\n(?=    ))+)", re.MULTILINE)
+
+
+#: A link in a docstring. A terminal shows only its last name.
+_LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
+
+
+#: Arguments of all commands that read data.
+_DATA_ARGUMENTS = """data
+    A problem (burgers, darcy, darcy-pino), or your data: a file, a folder, a pattern, or several files with commas. It
+    may follow the command without --data.
+problem
+    Arguments of the problem, such as --problem.viscosity 0.1.
+read
+    Options for your files, such as --read.x KEY; see OwnData."""
+
+
+def _on_data(command: Callable[..., int]) -> Callable[..., int]:
+    """Append the arguments for data to the docstring of a command, which must end with a list of arguments."""
+    command.__doc__ = f"{inspect.getdoc(command)}\n{_DATA_ARGUMENTS}"
+    return command
+
+
+def _with_arguments_of(function: Callable[..., Any], without: str) -> Callable:
+    """Append the arguments of the function that a command calls to the command's signature and docstring."""
+
+    def extended(command: Callable[..., int]) -> Callable[..., int]:
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **how
+        known = {p.name for p in parameters} | {without}
+        more = inspect.signature(function, eval_str=True).parameters.values()
+        parameters += [p for p in more if p.kind is p.KEYWORD_ONLY and p.name not in known]
+        command.__signature__ = inspect.Signature(parameters, return_annotation=int)
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        texts = {name: text for names, text in _ENTRY.findall(inspect.getdoc(function)) for name in names.split(", ")}
+        added = [f"{p.name}\n{texts[p.name]}" for p in parameters if p.name not in known]
+        command.__doc__ = _LINK.sub(r"\1", "\n".join([inspect.getdoc(command), *added])).replace("``", "`")
+        return command
+
+    return extended
+
+
+@_with_arguments_of(compare_methods, without="processor")
+@_on_data
+def compare(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    target: Some = None,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Compare Adam and MuSOAP for an FNO on your data. Example: neuralop-mup compare heat.npz
+
+    Without arguments, the data is a small Burgers' equation.
+
+    Parameters
+    ----------
+    target
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
+        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
+    folder
+        Folder of the runs. The same command resumes there. Default: runs/NAME-compare.
+    """
+    is_default = data == "burgers" and not problem and not target
+    source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
+    out, size = Path(folder or f"runs/{source.title}-compare"), _target(source, _SMALL_TARGET if is_default else target)
+    found = compare_methods(_fnos(source), source, target=size, folder=out, **how)
+    methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
+    plots.plot_ways(methods, out / "comparison.png", title=found.title)
+    (out / "comparison.md").write_text(f"# {found.title}\n\n{found}\n", encoding="utf-8")
+    details, result = str(found).rsplit("\n\n", 1)
+    print(f"\n{details}\n\nFigure and table: {out} (comparison.png, comparison.md)\n\n{result}")
+    return 0 if all(max(own.errors) < math.inf for name, own in found.methods.items() if "SOAP" in name) else 1
+
+
+@_with_arguments_of(tuning.train, without="processor")
+@_on_data
+def train(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    target: Some = None,
+    base: Some = None,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Train an FNO on your data without tuning, and write a report. Example: neuralop-mup train heat.npz --epochs 100
+
+    Parameters
+    ----------
+    target
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
+        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
+    base
+        Arguments of FNO that differ at the base, the size at which the learning rate holds, such as
+        --base.hidden_channels 16. Default: the reference size, hidden_channels 32 and n_modes 16.
+    folder
+        Folder of the weights and the report. The same command resumes there. Default: runs/NAME-train.
+    """
+    return _trained("train", _source(data, problem, read), target, base, folder, how)
+
+
+@_with_arguments_of(tuning.tune, without="processor")
+@_on_data
+def tune(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    target: Some = None,
+    base: Some = None,
+    space: Some = None,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Tune the learning rate on a small FNO, and train the large one with it. Example: neuralop-mup tune heat.npz
+
+    Parameters
+    ----------
+    target
+        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
+        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
+    base
+        Arguments of FNO that differ at the small size. Default: a quarter of the target's width, and as many modes as
+        contain 99.9 % of the targets' energy.
+    space
+        Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
+        factors of 2 around the formula for the number of steps.
+    folder
+        Folder of the runs, the target's weights and the report. The same command resumes there. Default: runs/NAME-tune.
+    """
+    return _trained("tune", _source(data, problem, read), target, base, folder, {"space": space and _flat(space), **how})
+
+
+def _trained(command: str, source: Any, target: Some, base: Some, folder: str, how: Mapping[str, Any]) -> int:
+    """Call ``nm.train`` or ``nm.tune`` with an FNO, and print the result."""
+    out = Path(folder or f"runs/{source.title}-{command}")
+    sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
+    tuned = getattr(tuning, command)(_fnos(source), source, folder=out, **sizes, **how)
+    print(f"\n{tuned}\n\nReport, figures and every run: {out}")
+    print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
+    return 0
+
+
+def summary(
+    *,
+    model: Some = None,
+    base: Mapping[str, Any] | str | None = None,
+    n_dim: int = 2,
+    rule: str = DEFAULT_RULE,
+    format: Literal["text", "markdown", "json"] = "text",
+) -> int:
+    """Print μP's multipliers for each parameter of an FNO. Example: neuralop-mup summary --model.hidden_channels 256
+
+    Nothing is trained, and the model need not fit in memory.
+
+    Parameters
+    ----------
+    model
+        Arguments of FNO, such as --model.hidden_channels 64. Default: hidden_channels 128, n_modes 64.
+    base
+        Arguments of FNO at the base, such as --base.hidden_channels 16, or a file of base shapes. Default: the reference
+        size, hidden_channels 32 and n_modes 16.
+    n_dim
+        Number of axes of the grid.
+    rule
+        μP rule: operator-norm, log-modes, none or standard.
+    format
+        Format of the output.
+    """
+    size = _size({"hidden_channels": 128, "n_modes": 64, **(model or {})}, n_dim)
+    with torch.device("meta"):
+        built = FNOs(1, 1, n_dim)(**size)
+        own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
+    plan = replace(get_plan(own), init_applied=True)  # as for a model with weights
+    print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
+    return 0
+
+
+@_with_arguments_of(diagnostics.coord_check, without="loss")
+@_on_data
+def coord_check(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+    model: Some = None,
+    base: Some = None,
+    sizes: tuple[int, ...] = (16, 32, 64, 128),
+    size_name: Literal["hidden_channels", "n_modes"] = "hidden_channels",
+    rule: str = DEFAULT_RULE,
+    optimizer: str = "adam",
+    lr: float | None = None,
+    batch_size: int = 20,
+    folder: str = "",
+    **how: Any,
+) -> int:
+    """Check that features keep their size as an FNO grows. Example: neuralop-mup coord-check heat.npz --sizes 16,32,64
+
+    It trains a few steps at each size. The exit code is 0 if the check passed, and 1 if it did not pass or is undecided.
+
+    Parameters
+    ----------
+    model
+        Arguments of FNO at all sizes. Default: hidden_channels 32, n_modes 16.
+    base
+        Arguments of FNO at the base size. Default: the smallest of the sizes.
+    sizes
+        Sizes to compare, at least two.
+    size_name
+        Argument of FNO that has these values.
+    rule
+        μP rule: operator-norm, log-modes, none or standard.
+    optimizer
+        Optimizer: soap, adam, adamw, neuralop-adamw, sgd, or the import path of a function (model, lr, steps).
+    lr
+        Learning rate at the base. Default: that of the optimizer.
+    batch_size
+        Samples in a batch.
+    folder
+        Folder of the table and the figure. Default: runs/NAME-coord-check.
+    """
+    source = _source(data, problem, read)
+    fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
+    name, optimizers = optimizer_of(optimizer)
+    settings = Settings.of({"optimizer": name, "lr": lr}, optimizers)
+    start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
+    small = {**start, size_name: min(sizes), **(base or {})}
+
+    def build(size: int) -> torch.nn.Module:
+        made = fnos(**_size({**start, size_name: size}, source.n_dim))
+        drawn = not next(made.parameters()).is_meta
+        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
+
+    with torch.device("meta"):  # before any data is generated
+        for size in sizes:
+            check_grid(build(size), source.grid_shape)
+    loaded = source.load()
+    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(loaded)
+    batches = map(processor.preprocess, loaded.loaders(batch_size=batch_size, seed=0)[0])
+    check = diagnostics.coord_check(
+        build,
+        sizes,
+        [{"x": batch["x"], "y": batch["y"]} for batch in batches],
+        size_name=size_name,
+        lr=settings.lr,
+        optimizer=lambda built, _: build_optimizer(built, settings),
+        **how,
+    )
+    found = {row["outcome"] for row in check.verdicts()}
+    outcome = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
+    text, title = str(check), f"{source.title}, rule {rule}: {outcome}"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
+    check.plot(out / "coord_check.png", title=title)
+    print(f"{text}\n{title}.\nSlopes and figure: {out}")
+    return 0 if outcome == "passed" else 1
+
+
+@_on_data
+def data(
+    data: str = "burgers",
+    *,
+    problem: Some = None,
+    read: Some = None,
+) -> int:
+    """Print how your data is read, and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
+
+    The data of a problem is generated, or read from the cache (environment variable NEURALOP_MUP_CACHE).
+
+    Parameters
+    ----------
+    """
+    source = _source(data, problem, read)
+    found = source.load()
+    lines = getattr(source, "readings", None) or {**asdict(source), "file": cache_folder() / source.file_name}
+    print(source.title, *(f"{name:<11} {text}" for name, text in lines.items()), sep="\n")
+    for split in found.counts():
+        x, y = getattr(found, split)
+        print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
+    modes = ", ".join(map(str, mode_energy(found.sample()["y"]).enough()))
+    print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
+    return 0
+
+
+def _source(data: str, problem: Some, read: Some) -> Any:
+    """Return the problem with this name, or the user's data."""
+    given = tuples({**(problem or {}), **(read or {})})
+    if data in PROBLEMS:
+        return get_problem(data, **given)
+    if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
+        raise MupError(f"There is no problem, file or folder {data!r}: {nearest(data, [*PROBLEMS, *similar_names(data)])}")
+    return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
+
+
+def as_value(text: str) -> Any:
+    """Return the value of a YAML text, or the text itself if it is not YAML."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _fnos(source: Any) -> FNOs:
+    return FNOs(source.in_channels, source.out_channels, source.n_dim)
+
+
+def _target(source: Any, given: Some) -> dict[str, Any]:
+    """Return the arguments of FNO at the large size. Their defaults depend on the grid."""
+    width, most = (32, 16) if source.n_dim > 2 else (64, 32)
+    modes = [max(4, min(most, points // 2)) for points in source.grid_shape]
+    return _size({"hidden_channels": width, "n_modes": modes, **(given or {})}, source.n_dim)
+
+
+def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
+    """Return arguments of FNO, with one number of modes per axis."""
+    size = tuples(given)
+    return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
+
+
+def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{"lr_mult": {"spectral": …}}``, as jsonargparse reads some options, as ``{"lr_mult.spectral": …}``."""
+    flat = {}
+    for name, values in space.items():
+        flat |= {f"{name}.{role}": v for role, v in values.items()} if isinstance(values, Mapping) else {name: values}
+    return flat
+
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "compare": compare,
+    "train": train,
+    "tune": tune,
+    "summary": summary,
+    "coord-check": coord_check,
+    "data": data,
+}
