@@ -53,7 +53,7 @@ def verdict(results: Results) -> list[str]:
         runs = wording.counted(len(results.records), "run")
         sentences.append(f"{failed} of {runs} did not complete. Points with such a seed are not selected.")
     if len(study.seeds) == 1:
-        sentences.append("With one seed, no number has an error bar.")
+        sentences.append("One seed does not show how much the loss varies. Use at least three.")
     return sentences
 
 
@@ -74,7 +74,7 @@ def _transferred(results: Results) -> str:
     if ours["failed"]:
         head = f"Training of {target} failed under {rule} with the best {values} of {base} ({_why(results, ours)})"
     else:
-        head = f"The best {values} of {base}, carried to {target} under {rule}, gives loss {wording.loss_of_row(ours)}"
+        head = f"With the best {values} of {base} and the rule {rule}, {target} has loss {wording.loss_of_row(ours)}"
     if rule == "standard" or "standard" not in study.rules:
         return head + "."
     naive = results.row("standard")
