@@ -132,7 +132,7 @@ def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tenso
 
 
 def _last_state(batch: Batch, history: int) -> torch.Tensor:
-    """Return the last of the frames that the input begins with."""
+    """Return the last frame of the input."""
     channels = batch["y"].shape[1]
     return batch["x"][:, (history - 1) * channels : history * channels]
 

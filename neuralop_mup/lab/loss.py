@@ -105,7 +105,7 @@ def loss_or_default(loss: Any, data: Any, given: Any, used: Any) -> Any:
 
 
 def is_of_normalized(loss: Any) -> bool:
-    """Return whether a loss is a name in :data:`NORMALIZED`."""
+    """Return whether a loss, by its name, needs normalized fields."""
     return isinstance(loss, str) and loss in NORMALIZED
 
 

@@ -29,7 +29,7 @@ ADAM_LRS = (1e-3, 6.4e-2)
 
 @dataclass(frozen=True)
 class Choice:
-    """Describe an optimizer that a run may name.
+    """An optimizer that a run can select by name.
 
     Attributes
     ----------

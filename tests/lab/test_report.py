@@ -65,7 +65,7 @@ def target_rows(result):
 @pytest.mark.parametrize(
     ("arguments", "present", "absent"),
     [
-        ({"ours": [0.010], "plain": [0.016]}, ["lr 0.016", "log-modes", "0.01;", "SP give 0.016", "one seed"], "1.6"),
+        ({"ours": [0.010], "plain": [0.016]}, ["lr 0.016", "log-modes", "0.01;", "SP give 0.016", "One seed"], "1.6"),
         # Two seeds are too few to compare, however far apart they are.
         ({"ours": [0.010, 0.010], "plain": [0.050, 0.050]}, ["0.01;", "SP give 0.05"], "times"),
         # Ratios 3/4: by their logarithms, without a spread.
