@@ -194,7 +194,7 @@ def decide(
     study, optimizers = validated(folder, search=search, **arguments)
     sizes = dict(study.sizes)
     models = {"target": _built(build, sizes["target"], "target", real=not search)}
-    source = as_source(data, read, next(models["target"].parameters()).dtype.to_real())
+    source = as_source(data, read)
     loaded = source.load()
     with untouched(loaded.loaders(1, 0)[0]):
         sample = loaded.sample()

@@ -40,7 +40,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     """
     read = {name: getattr(own, name) for name in ("x", "y", "dims", "time_step")}
     if own.arrays is not None:
-        raw = {split: [dataset_of(part)] for split, part in own.arrays.items()}
+        raw = {split: [dataset_of(part, own.title if split == "all" else split)] for split, part in own.arrays.items()}
     else:
         pair = {own.x, own.y} <= {None, "x", "y"}
         raw = {split: read_files(files, own.join, pair) for split, files in own.files.items()}

@@ -8,7 +8,7 @@ from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_space, is_unnamed, usual_word
-from neuralop_mup.lab.data.roles import LEAST, Variables, option
+from neuralop_mup.lab.data.roles import LEAST, READY, Variables, option
 
 MOST_CHANNELS = 16  # an axis without a name may be channels only up to this length
 _SHOWN = 5  # readings in a message
@@ -114,7 +114,7 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
     counts = [f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1]
     what = f"its axes can be read in {len(found)} ways."
     if not found:
-        what = f"no reading of its axes fits. If samples come first, {', '.join(counts)}."
+        what = f"no reading of its axes fits. If samples come first, {', '.join(counts)}. For different grids pass {READY}."
     first, *others = lines or ["sample time x y" if in_time else "sample x y"]
     given = {name: read[name] for name in "xy" if read.get(name)}
     more = "".join(f", or dims={line!r}" for line in others[: _SHOWN - 1])

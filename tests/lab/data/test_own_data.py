@@ -309,11 +309,11 @@ def test_values_that_single_precision_would_lose_are_refused(offset, size, kind,
     x = np.concatenate([np.full_like(y, offset), y], axis=1)
     for form in (write("p.npz", x=x, y=y), (x, y), {"train": (x, y), "val": (x, y)}):
         if is_kept:
-            got = as_source(form, dtype=torch.float32).load().train[1].double()
+            got = as_source(form).load().train[1].double()
             assert float(got.std()) == pytest.approx(size, rel=0.2)
         else:
             with refused("single"):
-                as_source(form, dtype=torch.float32).load()
+                as_source(form).load()
 
 
 GOOD = array(20, 16, 16)
