@@ -381,6 +381,6 @@ def data_notes(
     if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
         notes.append(
             f"The grid has {'×'.join(map(str, points))} points. SpectralConv of neuraloperator 2.0.0 is wrong for odd "
-            "numbers of points. Use an even grid, or crop the last point of these axes (read={'crop': True})."
+            "numbers of points. Use an even grid, or crop the last point of these axes (read={'crop': {'x': (0, -1)}})."
         )
     return list(filter(None, notes))
