@@ -91,7 +91,7 @@ class Pino:
         left = searched(error_of, rounded(8e-3), spread=2.0)[1]
         return min(found, key=found.__getitem__, default=None), left
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: MuSOAP and the first seed come first."""
         for optimizer, seed in product(self.optimizers, self.seeds):
             for name, samples, weight in product(self.problems, self.samples, self.weights):
@@ -125,3 +125,11 @@ class Pino:
         parts = "\n".join(f"## {optimizer}\n{text}\n" for optimizer, text in said.items())
         about = f"# {self.about.capitalize()}\n\nMean test errors, by weight of the equation; the data has weight 1."
         return f"{about}\n\n{parts}"
+
+    def table(self, records: Any) -> str:
+        """Return the page."""
+        said = self.numbers(records)
+        lines = ["# Does the equation's loss help?", "", "Mean test errors of the seeds, by the weight of the equation's loss."]
+        for optimizer in self.optimizers:
+            lines += ["", optimizer, said[optimizer]]
+        return "\n".join(lines)
