@@ -125,11 +125,3 @@ class Pino:
         parts = "\n".join(f"## {optimizer}\n{text}\n" for optimizer, text in said.items())
         about = f"# {self.about.capitalize()}\n\nMean test errors, by weight of the equation; the data has weight 1."
         return f"{about}\n\n{parts}"
-
-    def table(self, records: Any) -> str:
-        """Return the page."""
-        said = self.numbers(records)
-        lines = ["# Does the equation's loss help?", "", "Mean test errors of the seeds, by the weight of the equation's loss."]
-        for optimizer in self.optimizers:
-            lines += ["", optimizer, said[optimizer]]
-        return "\n".join(lines)
