@@ -100,7 +100,7 @@ FEW_SAMPLES = {
             1000,
         )
         for name, data, modes, width in (
-            ("korteweg-de-vries-in-time", {}, (32,), 24),
+            ("korteweg-de-vries-in-time", {"grid": 64}, (32,), 24),
             ("navier-stokes-in-time", {"grid": 16}, (8, 8), 16),
         )
         for trajectories in (5, 15, 50)
