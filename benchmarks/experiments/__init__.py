@@ -49,6 +49,7 @@ EXPERIMENTS: dict[str, Any] = {
     "rollout": Rollout(),
     "losses": Losses(),
     "pino": Pino(),
+    "time": AgainstTuned("when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6)),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
     "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(
