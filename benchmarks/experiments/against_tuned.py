@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -21,6 +22,7 @@ from experiments.curves import rounded, searched
 from experiments.fields import LAYERS, Field
 from experiments.kept import loss_of, missing
 from experiments.pages import dotted, named, table
+from experiments.time_figure import draw
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.outcome import is_complete
@@ -184,6 +186,19 @@ class AgainstTuned:
             said["shares"] = "\n".join(table(["problem", "part of the steps", "time of a step", "part of the time"], timed))
             said["median"] = f"{median(float(row[-1]) for row in timed):.2f}"
         return said
+
+    def draw(self, records: Any, path: Path) -> None:
+        """Draw the errors of MuSOAP over the time of training, if it was trained for parts of the steps."""
+        curves = {}
+        for name in self.fields:
+            adam = self.tuned(records, name)[0]
+            found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
+            theirs = [] if adam is None else self.errors(records, name, adam)
+            if adam is not None and theirs and all(found.values()):
+                step, least = self.step_ratio(records, name, adam), fmean(theirs)
+                curves[name] = {s: (s * step, fmean(own) / least) for s, own in found.items()}
+        if curves and len(self.shares) > 1:
+            draw(curves, path)
 
     def table(self, records: Any) -> str:
         """Return the page."""
