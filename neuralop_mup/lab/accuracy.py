@@ -184,7 +184,7 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
     for way in [way for way in rmse if way in _BASELINES]:
         better = rmse[MODEL] < _NOT_BETTER * rmse[way]
         poor = [channel for channel in varying if not better[channel] and rmse[way][channel] > 0]
-        where = "The" if len(poor) == len(varying) else f"In {wording.listed('channel', poor)} the"
+        where = "The" if len(poor) == len(varying) else f"In channel{'s' if len(poor) > 1 else ''} {', '.join(map(str, poor))} the"
         learned = ": nothing was learned" if way == MEAN and len(poor) == len(varying) else ""
         findings += [f"{where} model is not better than {_BASELINES[way]}{learned}."] if poor else []
     return [header, *rows], findings

@@ -24,7 +24,6 @@ from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
-from neuralop_mup.lab.time_limit import epochs_within, seconds_of
 from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
 from neuralop_mup.lab.wording import cell, number, size_text
 from neuralop_mup.validation import check_positive
@@ -187,10 +186,6 @@ def decide(
         If the data, the sizes or the settings cannot work.
     """
     read = options_of(read)
-    duration, budget = arguments["epochs"], None
-    if isinstance(duration, str) and not search:
-        budget = seconds_of(duration)
-        arguments["epochs"] = 1
     study, optimizers = validated(folder, search=search, **arguments)
     sizes = dict(study.sizes)
     models = {"target": _built(build, sizes["target"], "target", real=not search)}
@@ -237,15 +232,12 @@ def decide(
     costs = {label: n_params(model) for label, model in models.items()}
     sizes = {label: dict(size) for label, size in sizes.items()}
     study = replace(study, sizes=sizes, notes=tuple(notes), train=training, costs=costs)
-    if budget is not None:
-        study = replace(study, fixed={**study.fixed, "epochs": epochs_within(budget, study, training, Path(folder))})
-        run = replace(run, epochs=study.fixed["epochs"])
     steps = run.epochs * len(loaded.loaders(run.batch_size, 0)[0])
     if study.interpolate:
         study = replace(study, space={**study.space, "lr": _default_lrs(run.choice, steps, search)})
     choices["target"] = (
-        f"{size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps ({run.epochs} epochs"
-        f"{f', which fit in {duration}' if budget else ''}), loss {loss if is_named else 'user-defined'}"
+        f"{size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps ({run.epochs} epochs), "
+        f"loss {loss if is_named else 'user-defined'}"
     )
     lrs = study.space["lr"]
     reason = "as passed" if not study.interpolate else f"for {steps} steps" if run.choice.lr_from_steps else "the default"

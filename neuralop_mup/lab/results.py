@@ -1,13 +1,15 @@
 """Everything that is computed from the records of a study: best points, curves and the summary."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, mean_and_std, score
+from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, score
 from neuralop_mup.lab.records import params_key
 from neuralop_mup.lab.study import Study, edge_of, is_number, the
 
@@ -106,8 +108,8 @@ class Results:
         return groups
 
     def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
-        if (size, rule) not in self._grouped:
-            rule = self.study.trained_as(size, rule)
+        study = self.study
+        rule = study.rules[0] if size == study.base != study.target else rule  # the base is the same under all rules
         return self._grouped.get((size, rule), {})
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
@@ -195,12 +197,8 @@ class Results:
         [({'lr': 0.5}, 1.05), ({'lr': 0.25}, 1.1125), ({'lr': 1.0}, 1.3)]
         """
         size, rule = (self.study.base if size is None else size), (self.study.rules[0] if rule is None else rule)
-        rows = []
-        for group in sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds))):
-            loss, std = mean_and_std([r["loss"] for r in group if is_complete(r)])
-            row = {"params": group[0]["params"], "loss": loss, "std": std}
-            rows.append({**row, "failed": sum(not is_complete(r) for r in group), "seconds": seconds(group)})
-        return rows
+        groups = sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds)))
+        return [{"params": group[0]["params"], **_measured(group), "seconds": seconds(group)} for group in groups]
 
     def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:
         """Return the base's losses for each value of a hyperparameter, with the others at their best.
@@ -276,9 +274,7 @@ class Results:
         """
         study, size = self.study, self.study.target if size is None else size
         carried = self.carried(size, rule)
-        done = [r for r in carried if is_complete(r)]
-        loss, std = mean_and_std([r["loss"] for r in done])
-        tests = [r["metrics"]["test_loss"] for r in done if is_number(r["metrics"].get("test_loss"))]
+        found = _measured(carried)
         best = carried[0]["params"] if carried and size == study.base else {}
         return {
             "rule": rule,
@@ -286,13 +282,26 @@ class Results:
             "best": best or None,
             "at_edge": any(edge_of(value, study.space.get(name)) for name, value in best.items()),
             "transferred": self._centres.get(rule),
-            "transferred_loss": loss,
-            "transferred_std": std,
-            "transferred_test": sum(tests) / len(tests) if tests else None,
-            "failed": len(carried) - len(done),
+            "transferred_loss": found["loss"],
+            "transferred_std": found["std"],
+            "transferred_test": mean_metric(carried, "test_loss"),
+            "failed": found["failed"],
             "trials": len(carried),
             "seconds": seconds(self.cell(size, rule)),
         }
+
+
+def _measured(records: Sequence[Record]) -> dict[str, Any]:
+    """Return mean and standard deviation of the losses of the completed runs, and the number of the others."""
+    losses = [record["loss"] for record in records if is_complete(record)]
+    loss, std = (fmean(losses), pstdev(losses)) if losses else (math.inf, math.nan)
+    return {"loss": loss, "std": std, "failed": len(records) - len(losses)}
+
+
+def mean_metric(records: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean of a metric over the completed runs; None if one of them does not have it."""
+    values = [record["metrics"].get(name) for record in records if is_complete(record)]
+    return fmean(values) if values and all(map(is_number, values)) else None
 
 
 def seconds(records: Iterable[Mapping[str, Any]]) -> float:

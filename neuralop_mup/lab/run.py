@@ -3,6 +3,7 @@
 Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from pathlib import Path
@@ -66,81 +67,76 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
             missing = list(study.missing_runs(records))
             expected = getattr(study, "all_missing", lambda records: missing)(records)
             name = getattr(study, "name", records.folder.name)
-            with bar_of_runs(name, sum(cost_of(study, one) for one in expected), progress) as display:
+            with bar_of_runs(name, cost_of(study, expected), progress) as display:
                 note(display, f"{name}: {counted(len(expected), 'run')}; results in {records.folder}")
                 others = records.of_other_releases(missing)
                 for text in filter(None, [*records.notes, others, getattr(engine, "note", "")]):
                     note(display, text)
-                _Loop(study, records, engine, display).run()
+                _train(study, records, engine, display)
         finally:
             getattr(study, "save", lambda records: None)(records)
     return records
 
 
-def cost_of(study: Any, run: Run) -> float:
-    """Return the relative cost of a run, 1 if it is unknown."""
-    return getattr(study, "costs", {}).get(run.labels.get("size"), 1.0)
+def cost_of(study: Any, runs: Iterable[Run]) -> float:
+    """Return the relative cost of runs; that of a run is 1 if it is unknown."""
+    costs = getattr(study, "costs", {})
+    return sum(costs.get(run.labels.get("size"), 1.0) for run in runs)
 
 
-class _Loop:
-    """Send the missing runs of a study to an engine, and keep the results."""
+def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
+    """Train until no run is missing.
 
-    def __init__(self, study: Any, records: Records, engine: Any, display: tqdm) -> None:
-        self.study, self.records, self.engine, self.display = study, records, engine, display
-        self._pending: dict[Future, Run] = {}
-        self._queue: list[Run] = []  # an experiment may need seconds to list its missing runs
-        self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
-
-    def run(self) -> None:
-        """Train until no run is missing."""
-        self._submit_missing()
-        while self._pending:
-            ended, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
-            self.display.update(0)
-            for future in ended:
-                self._settle(self._pending.pop(future), future)
-            self._submit_missing()
-
-    def _submit_missing(self) -> None:
-        """Submit as many missing runs as the engine can execute now."""
-        if not self._queue:
-            pending = {run.id for run in self._pending.values()}
-            missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
-            self._lost &= missing.keys() | pending
-            self._queue = sorted(missing.values(), key=lambda run: run.id not in self._lost)
-        while self._queue and len(self._pending) < (1 if self._lost else self.engine.capacity):
-            self._submit(self._queue.pop(0))
-
-    def _submit(self, run: Run) -> None:
-        place, how = self.records.place(run, make=True), {}
-        if getattr(run.train, "keeps_files", False):
-            how = {"place": str(place.resolve()), "keep": run.keep}
-        self._pending[self.engine.submit(execute, __version__, run.train, run.config, **how)] = run
-
-    def _settle(self, run: Run, future: Future) -> None:
-        """Keep the outcome of a run. If its process ended instead, the outcome is a failure."""
-        error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
-        if isinstance(error, MupError):
-            raise error
-        if error is None:
-            outcome = future.result()
-        else:
-            why = " ".join(str(error).split()) or type(error).__name__
-            outcome = failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
-        for text in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
-            note(self.display, text)
-        self.records.write(run, outcome)
-        if not is_complete(outcome):  # the study may need other runs now
-            self._queue.clear()
-            if hasattr(self.study, "all_missing"):
-                left = sum(cost_of(self.study, one) for one in self.study.all_missing(self.records))
-                self.display.total = self.display.n + cost_of(self.study, run) + left
-        # A run may be lost because of other runs: their process died, or the memory is too small for several.
-        if outcome["again"] and run.id not in self._lost:
-            self._lost.add(run.id)
-            note(self.display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
+    A run may be lost because of other runs: their process died, or the memory is too small for several. Such a run is
+    repeated once, when no other run can start, and without others beside it.
+    """
+    pending: dict[Future, Run] = {}
+    queue: list[Run] = []  # an experiment may need seconds to list its missing runs
+    lost: list[Run] = []
+    repeated: set[str] = set()
+    while True:
+        if not queue:
+            known = {run.id for run in (*pending.values(), *lost)}
+            missing = {run.id: run for run in study.missing_runs(records)}
+            queue = [run for run in missing.values() if run.id not in known]
+        if not pending and not queue:
+            queue, lost = lost[:1], lost[1:]
+        while queue and len(pending) < engine.capacity:
+            run = queue.pop(0)
+            place = str(records.place(run, make=True).resolve())
+            pending[engine.submit(execute, __version__, run.train, run.config, place, run.keep)] = run
+        if not pending:
             return
-        self._lost.discard(run.id)
-        if not is_final(outcome):
-            self.records.give_up(run)
-        show_finished(self.display, {**run.labels, **outcome}, cost_of(self.study, run))
+        ended: set[Future] = set()
+        while not ended:
+            ended = wait(pending, timeout=10, return_when=FIRST_COMPLETED).done
+            display.update(0)  # shows the time left
+        for future in ended:
+            run, outcome = pending.pop(future), _outcome(future)
+            notes = outcome["metrics"].get("notes")
+            for text in notes if isinstance(notes, list) else []:
+                note(display, str(text))
+            records.write(run, outcome)
+            if not is_complete(outcome):  # the study may need other runs now
+                queue.clear()
+                if hasattr(study, "all_missing"):
+                    display.total = display.n + cost_of(study, [run, *study.all_missing(records)])
+            if outcome["again"] and run.id not in repeated:
+                repeated.add(run.id)
+                lost.append(run)
+                note(display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
+                continue
+            if not is_final(outcome):
+                records.give_up(run)
+            show_finished(display, {**run.labels, **outcome}, cost_of(study, [run]))
+
+
+def _outcome(future: Future) -> dict[str, Any]:
+    """Return the outcome of a run that ended. If its process ended instead, the outcome is a failure."""
+    error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
+    if isinstance(error, MupError):
+        raise error
+    if error is None:
+        return future.result()
+    why = " ".join(str(error).split()) or type(error).__name__
+    return failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")

@@ -96,46 +96,43 @@ class Study:
 
     # The runs of a study
 
-    def trained_as(self, size: str | None, rule: str | None) -> str | None:
-        """Return the rule of the runs that represent ``rule`` at a size."""
-        return self.rules[0] if size == self.base != self.target else rule
-
     def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return everything that the result of a run depends on."""
         if hasattr(self.train, "content"):
             return self.train.content(config)
-        if "train" not in self._made:  # described once, since its state may change during the runs
-            self._made["train"] = described(self.train)
-        return {"train": self._made["train"], **config}
+        return {"train": self._train_described, **config}
 
-    def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> list[Run]:
-        """Return the runs of a point. ``keep``: whether to keep their weights."""
-        rule = self.trained_as(size, rule)
-        key = (size, rule, params_key(params), keep)
+    @cached_property
+    def _train_described(self) -> Any:
+        return described(self.train)  # once, since its state may change during the runs
+
+    def point(self, size: str | None, rule: str | None, params: Params) -> list[Run]:
+        """Return the runs of a point, one for each seed. Those of the target under the first rule keep their weights."""
+        key = (size, rule, params_key(params))
         if key not in self._made:
-            model = {}
+            sizes = {}
             if self.sizes[size] is not None:
-                model = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
-            more = {**self.settings_by_rule.get(rule, {}), **params}
+                sizes = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
+            config = {**self.fixed, **sizes, **self.settings_by_rule.get(rule, {}), **params}
+            keep = self.keep_weights and (size, rule) == (self.target, self.rules[0])
             labels = {"size": size, "rule": rule, "params": plain(params)}
+            configs = [{**config, "seed": seed} for seed in self.seeds]
             self._made[key] = [
-                Run(self.content(config), config, keep, train=self.train, **labels, seed=config["seed"])
-                for config in ({**self.fixed, **model, **more, "seed": seed} for seed in self.seeds)
+                Run(self.content(own), own, keep, train=self.train, **labels, seed=own["seed"]) for own in configs
             ]
         return self._made[key]
 
     @cached_property
     def tuning(self) -> list[list[Run]]:
-        """The points of the base's grid."""
-        keep = self.keep_weights and self.base == self.target
-        found = [self.point(self.base, rule, params, keep) for rule in self.rules for params in points(self.space)]
-        return list({id(runs): runs for runs in found}.values())
+        """The points of the base's grid. They are the same under all rules if there is another target."""
+        rules = self.rules if self.base == self.target else self.rules[:1]
+        return [self.point(self.base, rule, params) for rule in rules for params in points(self.space)]
 
-    def target_points(self, params: Params) -> list[list[Run]]:
-        """Return the points of the target with these hyperparameters, one per rule."""
-        if self.base == self.target:
+    def target_points(self, params: Params | None) -> list[list[Run]]:
+        """Return the points of the target with these hyperparameters, one per rule; none as long as they are unknown."""
+        if params is None or self.base == self.target:
             return []
-        return [self.point(self.target, rule, params, self.keep_weights and rule == self.rules[0]) for rule in self.rules]
+        return [self.point(self.target, rule, params) for rule in self.rules]
 
     @property
     def example(self) -> Params:
@@ -149,14 +146,11 @@ class Study:
         found = [record for run in runs if (record := records.get(run)) is not None]
         return None if len(found) < len(runs) and all(map(is_complete, found)) else found
 
-    def _finished_base(self, records: Records) -> list[tuple[Params, list[dict[str, Any]]]]:
-        """Return the finished points of the base, and their records."""
-        points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
-        return [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
-
     def transferred(self, records: Records) -> Params | None:
         """Return the hyperparameters for the target, or None if no point of the base completed with every seed."""
-        return self.best_params(self._finished_base(records))
+        points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
+        finished = [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
+        return self.best_params(finished)
 
     def best_params(self, points: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """Return the best of these points, given their records. With ``interpolate``, its learning rate is the optimum."""
@@ -197,13 +191,11 @@ class Study:
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
         missing = self._startable(self.tuning, records)
-        if missing:
+        if missing or self.base == self.target:
             return missing
-        if self.base == self.target:
-            return []
         params = self.transferred(records)
         if params is None:
-            failures = first_failure([record for _, found in self._finished_base(records) for record in found])
+            failures = first_failure(self.rows(records))
             raise MupError(
                 f"No point of {the(self.base)} completed with every seed, so the target has no hyperparameters.{failures}"
             )
@@ -218,19 +210,13 @@ class Study:
 
     def all_missing(self, records: Records) -> list[Run]:
         """Return the missing runs, including those of the target that cannot start yet."""
-        points = self._points(self.transferred(records) or self.example)
+        points = self.tuning + self.target_points(self.transferred(records) or self.example)
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         return [run for runs in unfinished for run in runs if records.get(run) is None]
 
-    def _points(self, params: Params | None) -> list[list[Run]]:
-        """Return the points of the base, and those of the target if its hyperparameters are known."""
-        if params is None:
-            return self.tuning
-        return self.tuning + self.target_points(params)
-
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record for each run that ended, with its labels, in the order of the points."""
-        runs = itertools.chain.from_iterable(self._points(self.transferred(records)))
+        runs = itertools.chain.from_iterable(self.tuning + self.target_points(self.transferred(records)))
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files

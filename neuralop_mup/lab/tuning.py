@@ -43,7 +43,7 @@ def train(
     rule: str = DEFAULT_RULE,
     optimizer: Any = "soap",
     lr: float | None = None,
-    epochs: int | str = 50,
+    epochs: int = 50,
     batch_size: int = 20,
     seed: int = 0,
     processor: Any = None,
@@ -112,9 +112,8 @@ def train(
     lr : float, optional
         Learning rate at the base. Default: the formula for the number of steps, or the optimizer's default if it has no
         formula.
-    epochs : int or str, default 50
-        Number of epochs, or a time such as ``"3h"``, ``"90m"`` or ``"1h30m"``. For a time, we measure a few steps and train
-        for the epochs that fit. Their number is kept in the folder.
+    epochs : int, default 50
+        Number of epochs.
     batch_size : int, default 20
         Samples in a batch. Loaders have their own.
     seed : int, default 0

@@ -63,14 +63,10 @@ def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(read or {}, Mapping):
         raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
     known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
-    found: dict[str, Any] = {}
-    for name, value in (read or {}).items():
-        option, _, axis = str(name).partition(".")  # the shell's --read.every.x 4 is every={"x": 4}
-        if option not in known:
-            raise MupError(f"read has no argument {name!r}; {nearest(option, known)}")
-        value, before = {axis: value} if axis else value, found.get(option)
-        found[option] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
-    return found
+    for name in read or {}:
+        if name not in known:
+            raise MupError(f"read has no argument {name!r}; {nearest(str(name).partition('.')[0], known)}")
+    return dict(read or {})
 
 
 def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:

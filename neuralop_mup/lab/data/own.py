@@ -170,7 +170,7 @@ class OwnData:
         if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and all(map(_is_range, ranges))):
             raise MupError(
                 f"crop = {self.crop!r} must be True, False or a dict with a range of whole numbers for each axis, such as "
-                "{'x': (0, 64)} (in the shell: --read.crop.x 0,64)."
+                "{'x': (0, 64)} (in the shell: --read.crop '{x: [0, 64]}')."
             )
         check_number("in_memory", self.in_memory)
         steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]

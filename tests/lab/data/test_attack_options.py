@@ -27,7 +27,7 @@ def trained(data, in_channels, **read):
 
 @pytest.mark.parametrize("crop", [(0, 8), [0, 8], 1, 0, {"x": 8}, *({"x": ends} for ends in RANGES)])
 def test_crop_is_a_flag_or_has_ranges_by_axis(crop):
-    with refused("crop {'x':(0,64)} --read.crop.x"):
+    with refused("crop {'x':(0,64)} --read.crop"):
         as_source(PAIR, {"crop": crop})
 
 
@@ -40,29 +40,11 @@ def test_crop_does_not_end_behind_the_last_point(every):
         as_source(PAIR, {"crop": {"x": (-18, None)}, "every": every}).load()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--read.every.x 2",
-        "--read.shuffle false --read.every.x 2",
-        "--read.every.x 2 --read.shuffle false",
-        "--read.crop.x 0,16 --read.every.x 2 --read.every.time 1",
-        "--read.every.time 1 --read.crop.x=0,16 --read.every.x=2",
-        "--read.every.time=1 --read.every.x=2",
-    ],
-)
-def test_options_with_a_dot_in_any_order(words, capsys):
-    u = write("u.npz", u=array(20, 6, 16))
-    given = ["--read.dims", "sample time x", "--read.time_step", "1", "--read.y", "u"]
-    for argv in ([*given, *words.split()], [*words.split(), *given]):
-        assert main(["data", u, *argv]) == 0, capsys.readouterr().err
-        assert "on 8 points" in capsys.readouterr().out
-
-
-def test_an_option_as_a_whole_and_by_axis(capsys):
-    assert main(["data", write("u.npz", x=array(20, 16), y=array(20, 16)), "--read.every", "2", "--read.every.x", "4"]) == 2
-    assert "--read.every" in capsys.readouterr().err
-    assert main(["data", "u.npz", "--read.every.x", "--read.shuffle", "false"]) == 2
+def test_an_option_with_the_name_of_an_axis_is_refused(capsys):
+    """Of two such options, only the last would count."""
+    u = write("u.npz", x=array(20, 6, 16), y=array(20, 6, 16))
+    assert main(["data", u, "--read.every.x", "2", "--read.every.y", "2"]) == 2
+    assert "did you mean 'every'?" in capsys.readouterr().err
 
 
 def test_predict_raises_where_the_input_has_nan():
@@ -107,13 +89,13 @@ def test_given_splits_without_channels():
 
 def test_crop_in_the_shell(capsys):
     path = write("u.npz", x=array(20, 16), y=array(20, 16))
-    for words, end in ((["--read.crop.x", "0,8.5"], 8.5), (["--read.shuffle", "false", "--read.crop", "0,8"], 8)):
+    for words, end in ((["--read.crop", "{x: [0, 8.5]}"], 8.5), (["--read.shuffle", "false", "--read.crop", "0,8"], 8)):
         assert main(["data", path, *words]) == 2
         error = capsys.readouterr().err
-        assert "--read.crop.x 0,64" in error and str(end) in error
-    assert main(["data", path, "--read.crop.x", "0,-1"]) == 0
+        assert "--read.crop '{x: [0, 64]}'" in error and str(end) in error
+    assert main(["data", path, "--read.crop", "{x: [0, -1]}"]) == 0
     assert "on 15 points" in capsys.readouterr().out
-    assert main(["data", path, "--read.crop.x", "4,null"]) == 0
+    assert main(["data", path, "--read.crop", "{x: [4, null]}"]) == 0
     assert "on 12 points" in capsys.readouterr().out
 
 

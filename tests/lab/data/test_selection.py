@@ -45,9 +45,8 @@ def test_thinning_of_pairs_in_the_shell(capsys):
     write("a.npz", x=array(40, 64), y=array(40, 64))
     for option, points in (
         ("--read.every=4", 16),
-        ("--read.every.x=2", 32),
-        ("--read.crop.x=0,20", 20),
-        ("--read.every={x: 8}", 8),
+        ("--read.every={x: 2}", 32),
+        ("--read.crop={x: [0, 20]}", 20),
     ):
         assert main(["data", "a.npz", option]) == 0
         assert f"on {points} points" in capsys.readouterr().out
