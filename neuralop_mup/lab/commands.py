@@ -24,8 +24,8 @@ from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
-from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs, processor_of
+from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options with a dot
 

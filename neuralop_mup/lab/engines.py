@@ -13,6 +13,7 @@ import pkgutil
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
@@ -55,9 +56,6 @@ class InlineEngine:
     """
 
     capacity = 1
-
-    def __init__(self, note: str = "") -> None:
-        self.note = note  # the reason why there are no processes, for the user
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Execute one run. The future returns the function's result, or raises if its process ended."""
@@ -311,7 +309,10 @@ def make_engine(
             return InlineEngine()
         engine, why = LocalEngine(size, devices), _reason_not_sendable(train)
     if why and n_workers is executor is None:
-        return InlineEngine(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
+        warnings.warn(
+            f"Runs are trained one after another, since processes cannot import the train function: {why}.", stacklevel=4
+        )
+        return InlineEngine()
     if why:
         raise MupError(
             f"The train function cannot be sent to worker processes ({why}). Define it at module level of a file, or pass "

@@ -8,8 +8,9 @@ import glob
 import json
 import shutil
 import time
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,15 +89,13 @@ class Checkpoint:
         Loader of the training samples.
     key : str
         Fingerprint of everything that the run depends on. A checkpoint with another key is not loaded.
-    report : callable
-        Function that is called with a sentence if the checkpoint cannot be read or written.
     **parts
         Objects with ``state_dict`` and ``load_state_dict``. Their states must consist of tensors and plain values. A
         checkpoint with other objects is not loaded, since it could run code.
     """
 
-    def __init__(self, path: Path, loader: Any, key: str, report: Callable[[str], Any], **parts: Any) -> None:
-        self.path, self._loader, self._key, self._report, self._parts = path, loader, key, report, parts
+    def __init__(self, path: Path, loader: Any, key: str, **parts: Any) -> None:
+        self.path, self._loader, self._key, self._parts = path, loader, key, parts
         self._last = time.monotonic()
 
     def restore(self) -> tuple[int, float]:
@@ -110,10 +109,14 @@ class Checkpoint:
             state = _read(self.path)
             key = state["key"]
         except Exception as error:  # errors of zip and pickle share no base class
-            self._report(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run starts again")
+            warnings.warn(
+                f"The checkpoint {self.path} cannot be read ({type(error).__name__}). Its run starts again.", stacklevel=2
+            )
             return 0, 0.0
         if key != self._key:
-            self._report(f"the checkpoint {self.path} belongs to other code, data or settings: its run starts again")
+            warnings.warn(
+                f"The checkpoint {self.path} belongs to other code, data or settings. Its run starts again.", stacklevel=2
+            )
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -143,7 +146,10 @@ class Checkpoint:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
-            self._report(f"the checkpoint {self.path} cannot be written ({error}): if this run is killed, it starts again")
+            warnings.warn(
+                f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it starts again.",
+                stacklevel=2,
+            )
         self._last = time.monotonic()
 
 

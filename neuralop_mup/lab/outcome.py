@@ -221,4 +221,3 @@ def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: i
         if (own := score(records, seeds)) < loss:
             best, loss = point, own
     return best, loss
-

@@ -6,9 +6,8 @@ from typing import Any
 
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
-from neuralop_mup.lab.results import Results, mean_metric
 from neuralop_mup.lab.statistics import difference
-from neuralop_mup.lab.study import edge_of, is_number, the
+from neuralop_mup.lab.study import Results, edge_of, is_number, mean_metric, the
 
 # Sentences
 
@@ -49,8 +48,8 @@ def verdict(results: Results) -> list[str]:
     for name, value in best.items():
         if edge := edge_of(value, study.space.get(name)):
             sentences.append(
-                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} of the grid, so the optimum may lie "
-                f"outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
+                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} of the grid, so the optimum may "
+                f"lie outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:

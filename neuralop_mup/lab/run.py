@@ -1,9 +1,9 @@
-"""Train the missing runs of a study until there are none.
+"""Train the missing runs of a study until there are none, and ``sweep`` and ``transfer``, studies of any train function.
 
 Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from pathlib import Path
@@ -12,11 +12,14 @@ from typing import Any
 from tqdm import tqdm
 
 from neuralop_mup._version import __version__
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
-from neuralop_mup.lab.wording import counted
+from neuralop_mup.lab.study import Results, Study, checked_fields
+from neuralop_mup.lab.wording import cell, counted, size_text
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -69,9 +72,7 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
             name = getattr(study, "name", records.folder.name)
             with bar_of_runs(name, cost_of(study, expected), progress) as display:
                 note(display, f"{name}: {counted(len(expected), 'run')}; results in {records.folder}")
-                others = records.of_other_releases(missing)
-                for text in filter(None, [*records.notes, others, getattr(engine, "note", "")]):
-                    note(display, text)
+                records.warn_of_other_releases(missing)
                 _train(study, records, engine, display)
         finally:
             getattr(study, "save", lambda records: None)(records)
@@ -113,9 +114,6 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
             display.update(0)  # shows the time left
         for future in ended:
             run, outcome = pending.pop(future), _outcome(future)
-            notes = outcome["metrics"].get("notes")
-            for text in notes if isinstance(notes, list) else []:
-                note(display, str(text))
             records.write(run, outcome)
             if not is_complete(outcome):  # the study may need other runs now
                 queue.clear()
@@ -140,3 +138,240 @@ def _outcome(future: Future) -> dict[str, Any]:
         return future.result()
     why = " ".join(str(error).split()) or type(error).__name__
     return failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
+
+
+def train_missing(
+    study: Study, folder: str | Path | Records, *, n_workers: int | None, executor: Any = None, progress: bool = True,
+    devices: Sequence[str] = (),
+) -> Results:  # fmt: skip
+    """Train the missing runs of a study, as described in :func:`sweep`."""
+    engine = make_engine(executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
+    records = run(study, folder=folder, engine=engine, progress=progress)
+    return Results(study, study.rows(records), records.folder)
+
+
+def transfer_study(
+    *,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    space: Mapping[str, Any],
+    rule: str = DEFAULT_RULE,
+    rules: Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    name: str = "transfer",
+    **more: Any,
+) -> Study:
+    """Return the study of :func:`transfer`, without training it.
+
+    Parameters
+    ----------
+    proxy : mapping
+        Model keyword arguments of the small size, where hyperparameters are tuned.
+    target : mapping
+        Model keyword arguments of the large size.
+    space : mapping of str to sequence
+        Hyperparameter → values to try.
+    rule : str, default "operator-norm"
+        Rule that transfers the hyperparameters.
+    rules : sequence of str, optional
+        Further rules to compare. "standard" is always included.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Seeds of every point.
+    name : str, default "transfer"
+        Name of the study.
+    **more
+        Further fields of :class:`Study`.
+
+    Returns
+    -------
+    Study
+        A study of the sizes "proxy" and "target".
+
+    Raises
+    ------
+    MupError
+        If the space, the seeds, the sizes or the rules cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab import transfer_study
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> study = transfer_study(**sizes, space={"lr": [0.25, 0.5, 1.0]})
+    >>> study.rules, len(study.tuning)
+    (('operator-norm', 'standard'), 3)
+    """
+    fields = checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed"))
+    for label, size in (("proxy", proxy), ("target", target)):
+        if not isinstance(size, Mapping):
+            raise MupError(f"{label}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
+    if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
+        raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
+    compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
+    return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **fields, **more)
+
+
+def sweep(
+    train: Callable[[dict], float | Mapping[str, Any]],
+    space: Mapping[str, Any],
+    *,
+    folder: str | Path,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    n_workers: int | None = None,
+    executor: Any = None,
+    progress: bool = True,
+) -> Results:
+    """Train over a space of hyperparameters, and keep every run in a folder.
+
+    The same call on the same folder resumes. Finished runs are not trained again. Interrupted runs are, and so are runs that
+    failed by an exception, a full disk or too little memory. A MupError, or a loss that is not finite, counts as a result.
+    A folder may contain any number of studies, and you may add values and seeds to a study.
+
+    A run is reused if everything in its key is unchanged. The key contains the configuration, the releases (major and minor)
+    of this package and of torch, and the code of ``train`` with everything that it uses
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
+    ``train`` reads, downloads, and modules that it imports by a name made at run time. If these change, use another folder,
+    or identify them in ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
+
+    Parameters
+    ----------
+    train : callable
+        ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
+        ``{**fixed, **point, "seed": seed}``, a copy for each run. To run in several processes, define it at module level of
+        a file.
+    space : mapping of str to sequence
+        Hyperparameter → values to try. Each combination is a point. The best point has the lowest mean loss over the seeds.
+    folder : str or Path
+        Folder of the runs, which is created if necessary. ``results.jsonl`` is a table of the last study.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Distinct seeds of every point. All points are first trained with the first seed. The other seeds of a point start
+        when its first seed completed. A point ends if one of its seeds does not complete.
+    n_workers : int, optional
+        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
+        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
+        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
+        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        :mod:`neuralop_mup.lab.engines` is also accepted.
+    progress : bool, default True
+        Whether to show progress on stderr.
+
+    Returns
+    -------
+    Results
+        Results with ``.best``, ``.best_loss``, ``.points()``, ``.summary()`` and ``.records``.
+
+    Raises
+    ------
+    MupError
+        If the folder is in use or cannot be written, or if the space, the seeds or the workers cannot work. A run that
+        raises an error or has no finite loss is a record, not an error.
+
+    Notes
+    -----
+    The result of ``train`` is kept as JSON: numbers that are not finite become null, and objects become text. Records also
+    contain tracebacks, versions, host and date. If a train function contains something that cannot be inspected, such as an
+    open file, each call trains its runs again, with a warning.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> results.best, results.best_loss
+    ({'lr': 0.5}, 1.0)
+    """
+    study = Study(name=Path(folder).resolve().name, train=train, **checked_fields(space, fixed, seeds, ("seed",)))
+    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
+
+
+def transfer(
+    train: Callable[[dict], float | Mapping[str, Any]],
+    *,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    space: Mapping[str, Any],
+    folder: str | Path,
+    rule: str = DEFAULT_RULE,
+    rules: Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    n_workers: int | None = None,
+    executor: Any = None,
+    progress: bool = True,
+) -> Results:
+    """Tune a small proxy, and train the large target with the best hyperparameters (Algorithm 1).
+
+    The target is trained with them under ``rule``, under the other ``rules``, and as neuralop builds it ("standard").
+
+    Parameters
+    ----------
+    train : callable
+        ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
+        ``{**fixed, "model": size, "base": proxy, "rule": rule, **point, "seed": seed}``.
+    proxy : mapping
+        Model keyword arguments of the small size.
+    target : mapping
+        Model keyword arguments of the large size.
+    space : mapping of str to sequence
+        Hyperparameter → values to try at the proxy.
+    folder : str or Path
+        Folder of the runs. The same call resumes, and you may add values, seeds and rules (:func:`sweep`).
+    rule : str, default "operator-norm"
+        Rule that transfers the hyperparameters.
+    rules : sequence of str, optional
+        Further rules to compare. "standard" is always included.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Distinct seeds of every point.
+    n_workers : int, optional
+        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
+        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
+        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
+        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        :mod:`neuralop_mup.lab.engines` is also accepted.
+    progress : bool, default True
+        Whether to show progress on stderr.
+
+    Returns
+    -------
+    Results
+        Results with ``.best``, ``.summary()`` and ``.records``.
+
+    Raises
+    ------
+    MupError
+        If an argument cannot work (:func:`sweep`), or if no point of the proxy completed with every seed.
+
+    References
+    ----------
+    Li, Yoo, Yang, ICML 2025, https://arxiv.org/abs/2506.19396, Algorithm 1.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+    >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+    >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
+    ({'lr': 0.5}, [1.0, 1.0])
+    """
+    sizes, tuned = {"proxy": proxy, "target": target}, {"space": space, "fixed": fixed, "seeds": seeds}
+    name = Path(folder).resolve().name
+    study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
+    if progress:
+        print(f"Tuned at the proxy ({size_text(proxy)}): {cell(study.space)}.")
+        print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
+    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)

@@ -85,7 +85,8 @@ def test_runs_stay_in_this_process_when_the_function_cannot_be_sent(file, reason
     if file is not None:
         monkeypatch.setitem(sys.modules, "__main__", main_module(file))
         function = sys.modules["__main__"].train
-    assert reason in make_engine(None, function, 9).note
+    with pytest.warns(UserWarning, match=reason):
+        assert isinstance(make_engine(None, function, 9), InlineEngine)
     with refused("n_workers=1"):
         quiet_sweep(function, tmp_path / "s", n_workers=2)
     assert not (tmp_path / "s").exists()
