@@ -6,7 +6,7 @@ Does the best learning rate for few Fourier modes suit many? This script trains 
 learning rates. It compares the standard parametrization (SP) with the rule of Li, Yoo and Yang (ICML 2025),
 ``rule="log-modes"``.
 
-:doc:`/howto/modes` explains the rule, and :doc:`/evidence/paper` measures it on four problems.
+:doc:`/howto/proxy` explains the rule, and :doc:`/evidence/paper` measures it on four problems.
 """
 
 # %%

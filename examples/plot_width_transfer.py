@@ -112,4 +112,4 @@ plt.show()
 # rate at the base, 0.016. At 0.016, the error of the wide model is about three times its lowest error.
 #
 # In μP, both widths have the same best rate, so a search on the narrow model is enough. The lowest errors of SP and
-# μP are similar. :doc:`/evidence/transfer` measures more problems.
+# μP are similar. :doc:`/evidence/learning_rate` measures more problems.

@@ -247,7 +247,7 @@ def test_two_processes_are_one(tmp_path):
     ids=["AdamW", "SOAP"],
 )
 def test_a_part_that_is_added_later(method, params):
-    """A head for other data, as in docs/howto/fine_tuning.md."""
+    """A head for other data, as in docs/howto/checkpoints.md."""
     model = small_fno(width=4)
     optimizer = method(model, lr=0.01)
     model.head = torch.nn.Conv1d(3, 3, 1)

@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from experiments import averages, paper
+from experiments.against_tuned import AgainstTuned
 from experiments.cheap import Cheap
 from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, DOUBTS, Choices, decay_fields, elsewhere_fields, reference_fields
 from experiments.contest import TUNED, USUAL, VARIANTS
 from experiments.contest_page import ContestWithPage
-from experiments.fields import APEBENCH, FURTHER, LAYOUTS, LENGTHS, LINEAR, MORE, RATES, SOME, SUITE
+from experiments.fields import APEBENCH, FEW_SAMPLES, FURTHER, LAYOUTS, LENGTHS, LINEAR, MORE, RATES, SOME, SUITE
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -48,6 +49,8 @@ EXPERIMENTS: dict[str, Any] = {
     "rollout": Rollout(),
     "losses": Losses(),
     "pino": Pino(),
+    "time": AgainstTuned("when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6)),
+    "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
     "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",

@@ -99,7 +99,10 @@ OPTIMIZERS = {
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
     "stock-muon": Choice(stock_muon, betas=False, lr=4e-3),
     "adam-eps": Choice(partial(MuAdam, eps=1e-6)),
-    **{f"adamw-warm-{decay:g}": Choice(partial(warmed_adamw, decay=decay), user_defined=True) for decay in DECAYS},
+    **{
+        f"adamw-warm-{decay:g}": Choice(partial(warmed_adamw, decay=decay), user_defined=True)
+        for decay in (0.0, *DECAYS, 0.3)
+    },
     "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
 }
 #: Choices of which runs are kept, and none are made any more.

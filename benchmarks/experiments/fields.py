@@ -83,3 +83,26 @@ LENGTHS = {
     for steps in (250, 500, 1000)
     for name in ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino", "burgers-pino", "interface")
 }
+#: Problems by their numbers of samples, or of trajectories of 20 states. On the first two, remedies were chosen.
+FEW_SAMPLES = {
+    **{
+        f"{name}, {samples} samples": replace(
+            SUITE[name], config={"problem": name, "data": {**SUITE[name].config["data"], "n_train": samples}}
+        )
+        for name in ("burgers", "darcy", "korteweg-de-vries", "gray-scott")
+        for samples in (25, 100, 400)
+    },
+    **{
+        f"{name}, {trajectories} trajectories": Field(
+            {"problem": name, "data": {"n_train": trajectories, "every": 3, **data}, "loss": "floored-l2"},
+            modes,
+            width,
+            1000,
+        )
+        for name, data, modes, width in (
+            ("korteweg-de-vries-in-time", {"grid": 64}, (32,), 24),
+            ("navier-stokes-in-time", {"grid": 16}, (8, 8), 16),
+        )
+        for trajectories in (5, 15, 50)
+    },
+}

@@ -12,8 +12,8 @@ candidates and not part of what is measured.
 Hypotheses, written down before measuring:
 
 * The best rate goes as steps^-0.32 (arXiv:2603.28743) or as steps^-0.5 (what ``training={"steps": …}`` does).
-* Batch has no rule (docs/evidence/transfer.md), or it goes as the root of the batch (arXiv:2205.10287), or ``refresh=1`` is
-  what large batches need (arXiv:2607.20548).
+* Batch has no rule (docs/evidence/learning_rate.md), or it goes as the root of the batch (arXiv:2205.10287), or
+  ``refresh=1`` is what large batches need (arXiv:2607.20548).
 * Depth: 1/sqrt(depth), today's, or 1/depth (arXiv:2505.01618), which was proven for identity skips.
 * Width, modes, samples and resolution need none.
 * AdamW's rate of the other parameters (``aux_lr``) stays, or follows the rate of the kernels.

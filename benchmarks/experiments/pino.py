@@ -91,7 +91,7 @@ class Pino:
         left = searched(error_of, rounded(8e-3), spread=2.0)[1]
         return min(found, key=found.__getitem__, default=None), left
 
-    def wanted(self, records: Any) -> Iterator[Run]:
+    def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: MuSOAP and the first seed come first."""
         for optimizer, seed in product(self.optimizers, self.seeds):
             for name, samples, weight in product(self.problems, self.samples, self.weights):

@@ -52,12 +52,12 @@ NOTES = {
     ("gino_nonlinear", "width"): (
         "gno-readout",
         "A real weakness: −0.7 at widths up to 64. A narrow GINO starts with a larger output. "
-        '`init_mult={"readout": 1e-3}` avoids this ([layouts](../explain/layouts.md)).',
+        '`init_mult={"readout": 1e-3}` avoids this ([models](../explain/inferences.md)).',
     ),
     ("codano_token", "width"): (
         "token-width",
         "A real weakness, also at widths up to 64 (−0.2 to −0.3). The cause is not settled "
-        "([layouts](../explain/layouts.md)).",
+        "([models](../explain/inferences.md)).",
     ),
     ("codano_cls_token", "modes"): ("tokens", '`rule="none"` has +0.28. Single seeds have −0.9 to +0.8.'),
 }
@@ -68,7 +68,23 @@ HEAD = f"""\
 
 **Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
 keep their size. A footnote explains each slope beyond ±0.3. Sizes are small and seeds few. \
-[What transfers](transfer.md) has larger sizes.
+[Larger sizes](learning_rate.md#the-size-of-updates) are elsewhere. This measures one model:
+
+```python
+import torch
+from neuralop.models import FNO
+
+import neuralop_mup as nm
+
+
+def build(width):
+    model = FNO(n_modes=(8,), in_channels=1, out_channels=1, hidden_channels=width)
+    return nm.parametrize(model, base={{"hidden_channels": 8}})
+
+
+x = torch.randn(8, 1, 32)
+print(nm.coord_check(build, sizes=[8, 16, 32], batches=[{{"x": x, "y": x}}], lr=4e-3, steps=(3,), seeds=2))
+```
 
 * *width*: the steepest log-log slope of a layer's update over widths {", ".join(map(str, WIDTHS))}, \
 after {STEP} steps of Adam under the default rule. Root mean square over {SEEDS} seeds, random data; 0 is ideal.

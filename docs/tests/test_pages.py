@@ -8,7 +8,6 @@ from inspect import signature
 from pathlib import Path
 from unittest import SkipTest, mock
 
-import numpy as np
 import pytest
 import torch
 from neuralop.models import FNO
@@ -32,12 +31,8 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 
 @pytest.fixture
-def _folder_with_data(tmp_path, monkeypatch):
-    """Work in a folder with the data that pages read. Where a page keeps the defaults, train and measure for less time."""
-    waves = np.sin(np.outer(np.arange(1, 5), np.linspace(0, 2 * np.pi, 32, endpoint=False))).astype(np.float32)
-    amplitudes = np.random.default_rng(0).normal(size=(60, 1, 4)).astype(np.float32)
-    decay = np.exp(-0.1 * np.arange(1, 5, dtype=np.float32) ** 2)
-    np.savez(tmp_path / "heat.npz", x=amplitudes @ waves, y=(amplitudes * decay) @ waves)
+def _empty_folder(tmp_path, monkeypatch):
+    """Work in an empty folder. Where a page keeps the defaults, train and measure for less time."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TQDM_DISABLE", "1")
     monkeypatch.setitem(nm.train.__kwdefaults__, "epochs", 2)
@@ -50,7 +45,7 @@ def _folder_with_data(tmp_path, monkeypatch):
         torch.distributed.destroy_process_group()
 
 
-@pytest.mark.usefixtures("_folder_with_data")
+@pytest.mark.usefixtures("_empty_folder")
 @each_page
 def test_python_runs(page):
     """The Python of a page runs in order and in one namespace, like a script.
@@ -65,6 +60,13 @@ def test_python_runs(page):
     for example in document.examples():
         with suppress(SkipTest):  # raised by a skip with a reason
             example.evaluate()
+
+
+@each_page
+def test_pages_begin_with_code(page):
+    """A reader can paste it before the first section."""
+    introduction = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert page.name == "README.md" or {language for language, _ in FENCE.findall(introduction)} & {"python", "bash"}
 
 
 def commands(page: Path) -> list[str]:

@@ -105,4 +105,4 @@ plt.show()
 # worse. At the good rate the error hardly changes, and it stays lower than at the other two.
 #
 # Multipliers only reduce the loss of the next step, so they fall too far, most of all at the readout. On another
-# problem they increased the error (:doc:`/explain/contrib`).
+# problem they increased the error (:doc:`/reference/contrib`).

@@ -35,12 +35,12 @@ factor    (kernel std / ∏ranks^p)^(1/n)     see below     κ / r_in    r_out /
 
 Each factor of a Tucker, CP or tensor-train kernel is a spectral parameter. Its fan-in is the product of the sizes that it
 sums over. Hence ∏ fan_in = in · ∏ ranks, and factors with variance 1/fan_in give a kernel with variance 1/in. κ is only
-applied to the factor with the output channels (docs/explain/layouts.md).
+applied to the factor with the output channels (docs/explain/inferences.md).
 
 The rows for kernels assume that in and out grow by the same ratio. If the output channels are fixed, the init std of a dense
 kernel is ∝ κ r_in^(-1). If only one side grows, κ is computed for a square kernel.
 
-There is no depth rule for Adam, because none that we tested transferred (docs/evidence/transfer.md).
+There is no depth rule for Adam, because none that we tested transferred (docs/evidence/learning_rate.md).
 
 Sources: Yang & Hu et al., "Tensor Programs V", arXiv:2203.03466, Table 3 (widths, without multipliers in the forward pass);
 Li, Yoo, Yang, "Maximal Update Parametrization and Zero-Shot Hyperparameter Transfer for Fourier Neural Operators", ICML
@@ -460,7 +460,7 @@ def length_factor(steps: int, base_steps: int) -> float:
 
     Averaging over T noisy steps requires a learning rate ∝ 1/√T (Nemirovski et al., SIAM Journal on Optimization 19, 2009).
     We confirmed the square root for 300 to 1,000 steps, with schedules stretched to the length of the run
-    (docs/evidence/transfer.md). For language models, other exponents were fitted (arXiv:2409.19913).
+    (docs/evidence/learning_rate.md). For language models, other exponents were fitted (arXiv:2409.19913).
 
     Parameters
     ----------

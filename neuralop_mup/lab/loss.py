@@ -20,13 +20,16 @@ NONZERO = "nonzero samples"
 def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
     """Return a relative error of neuralop, independent of units although neuralop squares fields and adds 1e-8 to norms.
 
-    Each channel of a batch is divided by a power of two, which is exact: the smallest one above all of its values.
+    Each channel of a batch is divided by a power of two, which is exact: the smallest one above all of its values. A channel
+    that is zero in the whole batch, as a constant one is when normalized, has errors relative to 1: relative to zero, they
+    would outweigh all other channels.
     """
     y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
     y_pred, y = _masked(y_pred, batch), _masked(y, batch)
     most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
     unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero
-    return loss(y_pred / unit, y / unit)
+    one = (most == 0).to(y.dtype)
+    return loss(y_pred / unit + one, y / unit + one)
 
 
 def relative_l2(n_dim: int) -> Term:

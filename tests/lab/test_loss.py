@@ -122,6 +122,23 @@ def test_zero_samples(tmp_path):
     assert "nan" not in page and "inf" not in page
 
 
+def test_a_channel_that_is_zero_in_some_samples_is_refused_and_a_constant_one_is_learned(tmp_path):
+    """Both once outweighed all other channels: the relative error of a channel was divided by 1e-8."""
+    x, y = fields(channels=2)
+    y[3, 1] = 0
+    two = {"build": lambda **size: build(2, 2, **size), "epochs": 20}
+    with pytest.raises(nm.MupError, match="channel 1 of sample .*floored-l2"):
+        quick_train(tmp_path / "zero", (x, y), **two)
+    losses = []
+    for constant in (0.0, 7.0):
+        y[:, 1] = constant
+        with pytest.warns(UserWarning, match="everywhere"):
+            trained = quick_train(tmp_path / f"{constant}", (x, y), **two)
+        losses.append(trained.loss)
+        assert (trained.predict(x)[:, 0] - y[:, 0]).norm() < 0.5 * y[:, 0].norm()
+    assert max(losses) < 0.5
+
+
 def test_a_split_of_zeros_has_no_error(tmp_path):
     x, y = fields()
     with pytest.raises(nm.MupError, match="val.*zero"):

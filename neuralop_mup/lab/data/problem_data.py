@@ -325,21 +325,30 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
 
     Graphs and points are not checked.
     """
-    first, seen = 0, []
+    first, seen, zeros = 0, [], []
     for batch in batches:
         if not all(torch.is_tensor(batch[letter]) and batch[letter].ndim > 2 for letter in "xy"):
             break
         numbers = range(first, first := first + len(batch["y"]))
         for letter in "xy":
             check_finite(f"{letter} of {split}", batch[letter], numbers)
-        zero = ~batch["y"].flatten(1).any(1)
-        if relative and zero.any():
-            raise MupError(
-                f"y of {split} is zero everywhere in sample {numbers[int(zero.nonzero()[0])]}, which has no relative error: "
-                "remove such samples, or give another loss, loss=function(y_pred, y, **batch)."
-            )
+        zeros.append(~batch["y"].flatten(2).any(2))
         seen += _digests(batch["x"], batch["y"])
+    if relative and zeros:
+        _check_nonzero(split, torch.cat(zeros))
     return seen
+
+
+def _check_nonzero(split: str, zero: torch.Tensor) -> None:
+    """Raise MupError if a channel is zero in a sample (samples, channels), but not in all of them."""
+    empty = zero.all(1) | (zero & ~zero.all(0)).any(1)
+    if empty.any():
+        sample = int(empty.nonzero()[0])
+        channel = "" if zero[sample].all() else f"channel {int(zero[sample].nonzero()[0])} of "
+        raise MupError(
+            f"y of {split} is zero everywhere in {channel}sample {sample}, which has no relative error there: remove such "
+            'samples, or write loss="floored-l2".'
+        )
 
 
 def _digests(*fields: torch.Tensor) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from neuralop_mup.torch_private import is_in_backward
 # is freed with the graph.
 _DEPTH = "neuralop_mup_depth"
 # Exponent for neuralop's RNO, because its gates only change part of the state in each time step. With 0.5, the learning
-# rates were too low, and without a correction, some runs failed (docs/howto/limits.md).
+# rates were too low, and without a correction, some runs failed (docs/explain/updates.md).
 _RECURRENT_POWER = 0.25
 
 

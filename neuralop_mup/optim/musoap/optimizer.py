@@ -122,7 +122,7 @@ class MuSOAP(torch.optim.Optimizer):
         Multipliers by role. Those for ``spectral`` and ``hidden`` multiply ``lr``, and all others multiply ``adamw_lr``.
     base_depth : int or None, default 4
         The learning rate of kernels and hidden layers is multiplied by √(base_depth / depth), because updates of consecutive
-        layers add up (docs/evidence/transfer.md). Depth is the number of Fourier layers on the longest path through the
+        layers add up (docs/evidence/learning_rate.md). Depth is the number of Fourier layers on the longest path through the
         model. It is estimated from the modules when the optimizer is built, and measured in the backward passes before the
         first step. If the two values differ, ``group["depth_mult"]`` corrects the rate from the first step on. In a compiled
         forward pass, the depth cannot be measured, and a warning is raised if the estimate is uncertain. The default of 4 is

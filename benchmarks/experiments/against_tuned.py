@@ -1,0 +1,211 @@
+"""Untuned MuSOAP beside Adam that is tuned one setting after another: the rate, then weight decay, then a warm-up.
+
+Settings are chosen by the validation error of the first seed, and test errors of all seeds are reported. With ``shares``,
+MuSOAP is also trained for parts of the steps, each with its own cosine, to find where it reaches the error of the tuned
+Adam.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+from experiments.contest import CONTENDERS
+from experiments.curves import rounded, searched
+from experiments.fields import LAYERS, Field
+from experiments.kept import loss_of, missing
+from experiments.pages import dotted, named, table
+from experiments.time_figure import draw
+from experiments.training import STAGES, remembered, run_of
+from neuralop_mup.core.rebuild import MODES, WIDTH
+from neuralop_mup.lab.outcome import is_complete
+from neuralop_mup.lab.records import Run
+from neuralop_mup.optim.musoap.optimizer import default_lr
+
+#: Where the search of the rate begins.
+START = 4e-3
+DECAYS = (0.01, 0.1, 0.3)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Settings of Adam, which is AdamW with weight decay."""
+
+    lr: float
+    decay: float = 0.0
+    warm_up: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the entries of a run."""
+        others = {"rule": "standard", "kernel_init": "default", "lr": self.lr}
+        if self.warm_up:
+            return {"optimizer": f"adamw-warm-{self.decay:g}", **others}
+        return (
+            {"optimizer": "adamw", "weight_decay": self.decay, **others} if self.decay else {"optimizer": "adam", **others}
+        )
+
+    def __str__(self) -> str:
+        name = f"AdamW, decay {self.decay:g}" if self.decay else "Adam"
+        return f"{name}{', warm-up' * self.warm_up}"
+
+
+@dataclass(frozen=True)
+class AgainstTuned:
+    """The experiment.
+
+    Attributes
+    ----------
+    about : str
+    fields : mapping
+        Name → problem.
+    shares : tuple of float
+        Parts of the steps that MuSOAP is trained for; the whole first.
+    seeds : tuple of int
+    variants : mapping of str to dict
+        Name → further settings of MuSOAP, trained for the whole number of steps.
+    """
+
+    about: str
+    fields: Mapping[str, Field]
+    shares: tuple[float, ...] = (1.0,)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    metrics = ("test_loss", "train_loss", "seconds")
+
+    def tiny(self) -> AgainstTuned:
+        """One field, small models and short runs."""
+        small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
+        return replace(self, fields={"burgers": Field(small, (4,), 8, STAGES, 4)}, shares=(1.0,), seeds=(0,), variants={})
+
+    @remembered
+    def run(self, name: str, adam: Adam | None, seed: int, share: float = 1.0, variant: str = "") -> Run:
+        """Return a run of Adam, or of MuSOAP without settings."""
+        own = self.fields[name]
+        steps = round(own.steps * share / STAGES) * STAGES
+        size = {"n_layers": LAYERS, "n_modes": own.modes, **own.model}
+        musoap = {**CONTENDERS["MuSOAP"].settings, "lr": default_lr(steps), **self.variants.get(variant, {})}
+        config = {
+            **own.config,
+            "steps": steps,
+            "batch_size": own.batch,
+            "model": {**size, "hidden_channels": own.width},
+            "base": {**size, "n_modes": (MODES,) * len(own.modes), "hidden_channels": WIDTH},
+            **(musoap if adam is None else adam.settings),
+            "seed": seed,
+        }
+        who = f"MuSOAP{variant and ', '}{variant}" if adam is None else str(adam)
+        return run_of(config, size=f"{name}: {who}", params={"lr": rounded(config["lr"]), "steps": steps}, seed=seed)
+
+    def tuned(self, records: Any, name: str) -> tuple[Adam | None, list[Adam]]:
+        """Return the best settings of Adam, or None and the settings that must be tried first."""
+
+        def error(adam: Adam) -> float | None:
+            return loss_of(records.get(self.run(name, adam, self.seeds[0])))
+
+        rates, left = searched(lambda lr: error(Adam(lr)), START, spread=2.0)
+        if left:
+            return None, [Adam(lr) for lr in left]
+        best = Adam(min(rates, key=rates.__getitem__))
+        for setting, values in {"decay": DECAYS, "warm_up": (True,)}.items():
+            errors = {adam: error(adam) for adam in (best, *(replace(best, **{setting: value}) for value in values))}
+            if left := [adam for adam, found in errors.items() if found is None]:
+                return None, left
+            best = min(errors, key=errors.__getitem__)
+        return best, []
+
+    def missing_runs(self, records: Any) -> Iterator[Run]:
+        """Return the missing runs: first MuSOAP, then the search, then further seeds."""
+        whole = [(self.shares[0], variant) for variant in ("", *self.variants)]
+        settings = [*whole, *((share, "") for share in self.shares[1:])]
+        yield from missing(records, (self.run(n, None, self.seeds[0], *own) for n, own in product(self.fields, settings)))
+        for name in self.fields:
+            yield from missing(records, (self.run(name, adam, self.seeds[0]) for adam in self.tuned(records, name)[1]))
+        for seed, name in product(self.seeds[1:], self.fields):
+            best = self.tuned(records, name)[0]
+            runs = [self.run(name, best, seed)] if best is not None else []
+            yield from missing(records, [*runs, *(self.run(name, None, seed, *own) for own in settings)])
+
+    def errors(self, records: Any, name: str, *asked: Any) -> list[float]:
+        """Return the test errors of the seeds that ended, infinite for those that failed; ``asked`` as for :meth:`run`."""
+        adam, *rest = asked
+        found = (records.get(self.run(name, adam, seed, *rest)) for seed in self.seeds)
+        return [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in found if r is not None]
+
+    def step_ratio(self, records: Any, name: str, adam: Adam) -> float:
+        """Return the time of a step of MuSOAP over that of Adam."""
+        means = []
+        for who in (None, adam):
+            found = [records.get(self.run(name, who, seed)) for seed in self.seeds]
+            means.append(median(r["metrics"]["seconds"] for r in found if r is not None and is_complete(r)))
+        return means[0] / means[1]
+
+    def share(self, records: Any, name: str, least: float) -> float:
+        """Return the part of the steps after which the mean error is ``least``, by interpolation of the logarithms.
+
+        Infinite if it is not reached; the smallest part that was trained if that reaches it.
+        """
+        means = {s: fmean(own) for s in sorted(self.shares) if (own := self.errors(records, name, None, s))}
+        parts, errors = np.log(list(means)), np.log(list(means.values()))
+        reached = np.flatnonzero(errors <= math.log(least))
+        if not len(reached):
+            return math.inf
+        at = reached[0]
+        if at == 0:
+            return float(math.exp(parts[0]))
+        between = (errors[at - 1] - math.log(least)) / (errors[at - 1] - errors[at])
+        return float(math.exp(parts[at - 1] + between * (parts[at] - parts[at - 1])))
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """Return the tables and the ratios that pages quote."""
+        said, rows, timed = {}, [], []
+        for name in self.fields:
+            adam, ours = self.tuned(records, name)[0], self.errors(records, name, None)
+            theirs = [] if adam is None else self.errors(records, name, adam)
+            if adam is None or not theirs or not ours:
+                continue
+            ratio = fmean(ours) / fmean(theirs)
+            others = [self.errors(records, name, None, 1.0, variant) for variant in self.variants]
+            compared = [f"{fmean(own) / fmean(theirs):.2f}" if own else "–" for own in others]
+            rows.append([named(name), _range(ours), _range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}", *compared])
+            said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
+            if len(self.shares) > 1:
+                share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name, adam)
+                timed.append([named(name), f"{share:.2f}", f"{step:.2f}", f"{share * step:.2f}"])
+        heads = ["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio", *self.variants]
+        said["table"] = "\n".join(table(heads, rows))
+        if timed:
+            said["shares"] = "\n".join(table(["problem", "part of the steps", "time of a step", "part of the time"], timed))
+            said["median"] = f"{median(float(row[-1]) for row in timed):.2f}"
+        return said
+
+    def draw(self, records: Any, path: Path) -> None:
+        """Draw the errors of MuSOAP over the time of training, if it was trained for parts of the steps."""
+        curves = {}
+        for name in self.fields:
+            adam = self.tuned(records, name)[0]
+            found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
+            theirs = [] if adam is None else self.errors(records, name, adam)
+            if adam is not None and theirs and all(found.values()):
+                step, least = self.step_ratio(records, name, adam), fmean(theirs)
+                curves[name] = {s: (s * step, fmean(own) / least) for s, own in found.items()}
+        if curves and len(self.shares) > 1:
+            draw(curves, path)
+
+    def table(self, records: Any) -> str:
+        """Return the page."""
+        said = self.numbers(records)
+        head = ["Mean test errors of the seeds, and their range.", said["table"], "", said.get("shares", "")]
+        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", *head])
+
+
+def _range(errors: list[float]) -> str:
+    return f"{fmean(errors):.3g} ({min(errors):.3g} to {max(errors):.3g})"
