@@ -177,7 +177,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
         If the file cannot be written. An older file does not change.
     """
     state = _state(model.to("cpu"))
-    kept = processor if _is_known(processor) else None
+    kept = processor if is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
     content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept, "made": json.dumps(plain(made))}
@@ -185,7 +185,8 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
         save_torch(content, part)
 
 
-def _is_known(processor: Any) -> bool:
+def is_known(processor: Any) -> bool:
+    """Return whether a file can contain a data processor."""
     if not isinstance(processor, nn.Module) or getattr(processor, "model", None) is not None:
         return False
     return all(type(m) in _KNOWN for m in processor.modules()) and (

@@ -209,37 +209,38 @@ def write_report(
     >>> write_report(results, command="python sweep.py").name
     'report.md'
     """
-    study, folder, title = results.study, results.folder, title or results.study.name
+    study, title, path = results.study, title or results.study.name, results.folder / "report.md"
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
-    parts = [
+    chosen = f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
+    failed = [
+        [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
+        for r in results.records
+        if r["error"]
+    ]
+    sections = {
+        "Errors": errors,
+        "Runs that did not complete": failed
+        and wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *failed]),
+        "Settings": wording.aligned(
+            [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
+        ),
+        "Machines and versions": surroundings(results.records),
+        "Use the target": use and f"```python\n{use}\n```",
+        "Again": f"```\n{command}\n```\n\nEvery run is one line of `results.jsonl`.",
+    }
+    page = [
         f"# {title}",
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in [*findings, *rest, *study.notes]),
         aligned_table(results),
-        f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
-        if len(study.tuning) > 1
-        else f"The loss is the {_score(results)}.",
+        chosen if len(study.tuning) > 1 else f"The loss is the {_score(results)}.",
         _figure(results, title),
+        *(f"## {name}\n\n{text}" for name, text in sections.items() if text),
     ]
-    parts += ["## Errors", errors] if errors else []
-    if failed := [r for r in results.records if r["error"]]:
-        rows = [
-            [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
-            for r in failed
-        ]
-        parts += [
-            "## Runs that did not complete",
-            wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *rows]),
-        ]
-    rows = [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
-    parts += ["## Settings", wording.aligned(rows), "## Machines and versions", surroundings(results.records)]
-    if use:
-        parts += ["## Use the target", f"```python\n{use}\n```"]
-    parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]
-    put(folder, folder / "report.md", "\n\n".join(filter(None, parts)) + "\n")
-    return folder / "report.md"
+    put(results.folder, path, "\n\n".join(filter(None, page)) + "\n")
+    return path
 
 
 def _figure(results: Results, title: str) -> str:

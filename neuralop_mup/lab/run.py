@@ -3,6 +3,7 @@
 Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
@@ -16,10 +17,9 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
-from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.study import Results, Study, checked_fields
-from neuralop_mup.lab.wording import cell, counted, size_text
+from neuralop_mup.lab.wording import cell, counted, params, size_text
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -375,3 +375,36 @@ def transfer(
         print(f"Tuned at the proxy ({size_text(proxy)}): {cell(study.space)}.")
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
     return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
+
+
+_SILENCE = 30.0  # seconds between two lines if the bar cannot be redrawn
+
+
+def bar(**options: Any) -> tqdm:
+    """Return a progress bar on stderr; ``options`` are those of tqdm."""
+    return tqdm(
+        file=sys.stderr, dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else _SILENCE, **options
+    )
+
+
+def bar_of_runs(name: str, total: float, enabled: bool) -> tqdm:
+    """Return a bar with the time left, for runs of this total cost."""
+    layout = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
+    return bar(desc=name, total=total, disable=not enabled, bar_format=layout, miniters=0, delay=1e-9)
+
+
+def note(display: tqdm, text: str) -> None:
+    """Print a line above the bar, unless the bar is disabled."""
+    if not display.disable:
+        display.write(text, file=sys.stderr)
+
+
+def show_finished(display: tqdm, record: Mapping[str, Any], cost: float = 1.0) -> None:
+    """Add the cost of a finished run, and show its loss or its error."""
+    labels = [record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}"]
+    name = " ".join(filter(None, labels))
+    if is_complete(record):
+        display.set_postfix_str(f"{name}: {record['loss']:.4g}", refresh=False)
+    else:
+        note(display, f"{name}: {record['outcome'].upper()}, {record['error']}")
+    display.update(cost)

@@ -26,7 +26,7 @@ from neuralop_mup.lab.accuracy import Accuracy, accuracy
 from neuralop_mup.lab.data.batches import as_tensor
 from neuralop_mup.lab.decisions import Decided, decide
 from neuralop_mup.lab.engines import cuda_devices
-from neuralop_mup.lab.files import check_room, read_weights, writing
+from neuralop_mup.lab.files import check_room, is_known, read_weights, writing
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import execute, is_complete
 from neuralop_mup.lab.records import WEIGHTS, Records
@@ -136,11 +136,10 @@ class Tuned:
         shape = self._provenance["x_shape"]  # None without a grid: then the user's processor decides
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
-        fits = shape is None or (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields))
-        unknown = ~torch.isfinite(fields).flatten(1).all(1) if fields.ndim > 1 else torch.zeros(0, dtype=torch.bool)
-        if unknown.any() and shape is not None and fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] - 1:
-            raise MupError(_UNKNOWN.format(int(unknown.nonzero()[0])))  # only the channel of the mask is missing
-        if not fits:
+        unknown = (~torch.isfinite(fields)).nonzero()
+        if fields.ndim and len(unknown) and is_known(self.processor):  # a processor of the user may fill them
+            raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
+        if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
                 f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), n at least "
                 "1 and any grid. x[None] is one sample, x[:, None] adds the axis of one channel, and "
@@ -154,10 +153,6 @@ class Tuned:
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:
             module.training = training
-        if unknown.any() and len(out) == len(fields):
-            lost = unknown.to(out.device) & ~torch.isfinite(out).reshape(len(out), -1).all(1)
-            if lost.any():
-                raise MupError(_UNKNOWN.format(int(lost.nonzero()[0])))
         out = out[:, 0] if adds_channel and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 
