@@ -13,7 +13,6 @@ import pkgutil
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,8 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.validation import check_count
+
+_LOG = logging.getLogger(__name__)
 
 _STARTS = 4  # attempts to start a process that is killed before its run begins
 #: Modules that the parent of the processes imports, since torch and the first model on "meta" take seconds.
@@ -309,9 +310,7 @@ def make_engine(
             return InlineEngine()
         engine, why = LocalEngine(size, devices), _reason_not_sendable(train)
     if why and n_workers is executor is None:
-        warnings.warn(
-            f"Runs are trained one after another, since processes cannot import the train function: {why}.", stacklevel=4
-        )
+        _LOG.warning(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
         return InlineEngine()
     if why:
         raise MupError(

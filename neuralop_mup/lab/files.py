@@ -6,9 +6,9 @@ Each file is written completely or not at all. No file runs code when it is read
 import errno
 import glob
 import json
+import logging
 import shutil
 import time
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +25,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
+
+_LOG = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL = (
     300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
@@ -109,14 +111,10 @@ class Checkpoint:
             state = _read(self.path)
             key = state["key"]
         except Exception as error:  # errors of zip and pickle share no base class
-            warnings.warn(
-                f"The checkpoint {self.path} cannot be read ({type(error).__name__}). Its run starts again.", stacklevel=2
-            )
+            _LOG.warning(f"The checkpoint {self.path} cannot be read ({type(error).__name__}). Its run starts again.")
             return 0, 0.0
         if key != self._key:
-            warnings.warn(
-                f"The checkpoint {self.path} belongs to other code, data or settings. Its run starts again.", stacklevel=2
-            )
+            _LOG.warning(f"The checkpoint {self.path} belongs to other code, data or settings. Its run starts again.")
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -146,10 +144,7 @@ class Checkpoint:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
-            warnings.warn(
-                f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it starts again.",
-                stacklevel=2,
-            )
+            _LOG.warning(f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it starts again.")
         self._last = time.monotonic()
 
 

@@ -6,8 +6,8 @@ any number of studies.
 
 import hashlib
 import json
+import logging
 import math
-import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +21,8 @@ from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint_or_new
 from neuralop_mup.lab.outcome import KINDS, is_complete, is_final, releases
 from neuralop_mup.lab.wording import counted
+
+_LOG = logging.getLogger(__name__)
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 #: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
@@ -165,7 +167,7 @@ class Records:
                     found.append(_text(made))
         if found:
             kept = f"{counted(len(found), 'kept run')} of {', or of '.join(sorted(set(found)))}"
-            warnings.warn(f"{kept} cannot be reused with {_text(releases())}: the results may differ.", stacklevel=2)
+            _LOG.warning(f"{kept} cannot be reused with {_text(releases())}: the results may differ.")
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """Return the record of a run, or None if the run must be trained.
@@ -189,7 +191,7 @@ class Records:
             except FileNotFoundError:
                 self._read[run.id] = None
             except (ValueError, KeyError, TypeError) as error:
-                warnings.warn(f"{path} is damaged ({type(error).__name__}), so its run is trained again.", stacklevel=2)
+                _LOG.warning(f"{path} is damaged ({type(error).__name__}), so its run is trained again.")
                 self._read[run.id] = None
         return self._read[run.id]
 
