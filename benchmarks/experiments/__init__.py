@@ -36,6 +36,7 @@ from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
 from experiments.unknown_length import UnknownLength
+from experiments.untuned import PEERS
 from problems.apebench import FOLDER
 
 EXPERIMENTS: dict[str, Any] = {
@@ -49,7 +50,9 @@ EXPERIMENTS: dict[str, Any] = {
     "rollout": Rollout(),
     "losses": Losses(),
     "pino": Pino(),
-    "time": AgainstTuned("when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6)),
+    "time": AgainstTuned(
+        "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), others=PEERS
+    ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
     "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(

@@ -8,7 +8,7 @@ Adam.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -69,40 +69,40 @@ class AgainstTuned:
     shares : tuple of float
         Parts of the steps that MuSOAP is trained for; the whole first.
     seeds : tuple of int
-    variants : mapping of str to dict
-        Name → further settings of MuSOAP, trained for the whole number of steps.
+    others : mapping of str to dict
+        Name → settings of another optimizer or of another MuSOAP, trained for the whole number of steps.
     """
 
     about: str
     fields: Mapping[str, Field]
     shares: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
-    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     metrics = ("test_loss", "train_loss", "seconds")
 
     def tiny(self) -> AgainstTuned:
         """One field, small models and short runs."""
         small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
-        return replace(self, fields={"burgers": Field(small, (4,), 8, STAGES, 4)}, shares=(1.0,), seeds=(0,), variants={})
+        return replace(self, fields={"burgers": Field(small, (4,), 8, STAGES, 4)}, shares=(1.0,), seeds=(0,), others={})
 
     @remembered
-    def run(self, name: str, adam: Adam | None, seed: int, share: float = 1.0, variant: str = "") -> Run:
-        """Return a run of Adam, or of MuSOAP without settings."""
+    def run(self, name: str, adam: Adam | None, seed: int, share: float = 1.0, other: str = "") -> Run:
+        """Return a run of Adam or, without its settings, of another optimizer, by default of MuSOAP."""
         own = self.fields[name]
         steps = round(own.steps * share / STAGES) * STAGES
         size = {"n_layers": LAYERS, "n_modes": own.modes, **own.model}
-        musoap = {**CONTENDERS["MuSOAP"].settings, "lr": default_lr(steps), **self.variants.get(variant, {})}
+        untuned = {"lr": default_lr(steps), **(self.others[other] if other else CONTENDERS["MuSOAP"].settings)}
         config = {
             **own.config,
             "steps": steps,
             "batch_size": own.batch,
             "model": {**size, "hidden_channels": own.width},
             "base": {**size, "n_modes": (MODES,) * len(own.modes), "hidden_channels": WIDTH},
-            **(musoap if adam is None else adam.settings),
+            **(untuned if adam is None else adam.settings),
             "seed": seed,
         }
-        who = f"MuSOAP{variant and ', '}{variant}" if adam is None else str(adam)
+        who = (other or "MuSOAP") if adam is None else str(adam)
         return run_of(config, size=f"{name}: {who}", params={"lr": rounded(config["lr"]), "steps": steps}, seed=seed)
 
     def tuned(self, records: Any, name: str) -> tuple[Adam | None, list[Adam]]:
@@ -123,16 +123,22 @@ class AgainstTuned:
         return best, []
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """Return the missing runs: first MuSOAP, then the search, then further seeds."""
-        whole = [(self.shares[0], variant) for variant in ("", *self.variants)]
-        settings = [*whole, *((share, "") for share in self.shares[1:])]
-        yield from missing(records, (self.run(n, None, self.seeds[0], *own) for n, own in product(self.fields, settings)))
+        """Return the missing runs: first MuSOAP, then the search, then other optimizers, and the same with further seeds."""
+
+        def untuned(seed: int, settings: Iterable[tuple[Any, ...]]) -> Iterator[Run]:
+            return missing(records, (self.run(name, None, seed, *own) for name, own in product(self.fields, settings)))
+
+        parts, others = [(share,) for share in self.shares], [(1.0, other) for other in self.others]
+        yield from untuned(self.seeds[0], parts)
         for name in self.fields:
             yield from missing(records, (self.run(name, adam, self.seeds[0]) for adam in self.tuned(records, name)[1]))
-        for seed, name in product(self.seeds[1:], self.fields):
-            best = self.tuned(records, name)[0]
-            runs = [self.run(name, best, seed)] if best is not None else []
-            yield from missing(records, [*runs, *(self.run(name, None, seed, *own) for own in settings)])
+        yield from untuned(self.seeds[0], others)
+        for seed in self.seeds[1:]:
+            best = {name: adam for name in self.fields if (adam := self.tuned(records, name)[0]) is not None}
+            yield from missing(records, (self.run(name, adam, seed) for name, adam in best.items()))
+            yield from untuned(seed, parts)
+        for seed in self.seeds[1:]:
+            yield from untuned(seed, others)
 
     def errors(self, records: Any, name: str, *asked: Any) -> list[float]:
         """Return the test errors of the seeds that ended, infinite for those that failed; ``asked`` as for :meth:`run`."""
@@ -173,14 +179,14 @@ class AgainstTuned:
             if adam is None or not theirs or not ours:
                 continue
             ratio = fmean(ours) / fmean(theirs)
-            others = [self.errors(records, name, None, 1.0, variant) for variant in self.variants]
+            others = [self.errors(records, name, None, 1.0, other) for other in self.others]
             compared = [f"{fmean(own) / fmean(theirs):.2f}" if own else "–" for own in others]
             rows.append([named(name), _range(ours), _range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}", *compared])
             said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
             if len(self.shares) > 1:
                 share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name, adam)
                 timed.append([named(name), f"{share:.2f}", f"{step:.2f}", f"{share * step:.2f}"])
-        heads = ["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio", *self.variants]
+        heads = ["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio", *self.others]
         said["table"] = "\n".join(table(heads, rows))
         if timed:
             said["shares"] = "\n".join(table(["problem", "part of the steps", "time of a step", "part of the time"], timed))

@@ -19,7 +19,7 @@ from neuralop_mup.lab.settings import Choice
 from neuralop_mup.optim.groups import MuAdam, MuAdamW
 
 
-class _OnViews(torch.optim.Optimizer):
+class OnViews(torch.optim.Optimizer):
     """Optimizers of real views of a model's parameters, which share their storage, as one.
 
     Learning rates are those of its own groups, one an optimizer, so that schedulers work.
@@ -28,12 +28,12 @@ class _OnViews(torch.optim.Optimizer):
     def __init__(self, parts: Iterable[tuple[Any, list[nn.Parameter]]], lr: float) -> None:
         parts = [(make, params) for make, params in parts if params]
         self._views = [[(p, _view(p.detach())) for p in params] for _, params in parts]
-        self._inner = [make([view for _, view in own]) for (make, _), own in zip(parts, self._views, strict=True)]
+        self.inner = [make([view for _, view in own]) for (make, _), own in zip(parts, self._views, strict=True)]
         super().__init__([{"params": params} for _, params in parts], {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        for group, views, inner in zip(self.param_groups, self._views, self._inner, strict=True):
+        for group, views, inner in zip(self.param_groups, self._views, self.inner, strict=True):
             for own in inner.param_groups:
                 own["lr"] = group["lr"]
             for p, view in views:
@@ -52,15 +52,20 @@ def stock_soap(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: 
     """SOAP with its own defaults but for weight decay, on real views."""
     from pytorch_optimizer import SOAP
 
-    return _OnViews([(partial(SOAP, lr=lr, weight_decay=weight_decay), list(model.parameters()))], lr)
+    return OnViews([(partial(SOAP, lr=lr, weight_decay=weight_decay), list(model.parameters()))], lr)
+
+
+def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the real matrices of a model, and its other parameters."""
+    matrices = [p for p in model.parameters() if not p.is_complex() and _view(p).ndim == 2 and min(_view(p).shape) > 1]
+    return matrices, [p for p in model.parameters() if all(p is not m for m in matrices)]
 
 
 def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
     """torch's Muon for matrices, with the size of AdamW's updates, and AdamW for the rest, kernels among them."""
-    matrices = [p for p in model.parameters() if not p.is_complex() and _view(p).ndim == 2 and min(_view(p).shape) > 1]
-    rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
+    matrices, rest = matrices_and_rest(model)
     muon = partial(torch.optim.Muon, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-    return _OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
+    return OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
 def warmed_adamw(model: nn.Module, lr: float, steps: int, decay: float) -> torch.optim.Optimizer:

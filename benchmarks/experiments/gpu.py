@@ -14,7 +14,7 @@ import torch
 from neuralop.models import FNO
 
 import neuralop_mup as nm
-from experiments.contenders import _OnViews
+from experiments.contenders import OnViews
 from experiments.kept import metrics_of, missing
 from experiments.pages import table
 from neuralop_mup.lab.records import Run
@@ -123,7 +123,7 @@ def _steps(config: Mapping[str, Any]) -> list[list[float]]:
 def _timed(name: str, model: FNO, x: torch.Tensor, y: torch.Tensor, rounds: int) -> list[float]:
     on_gpu = x.device.type == "cuda"
     if name == "Adam, fused":  # which takes no complex kernels
-        optimizer: Any = _OnViews([(partial(torch.optim.Adam, lr=1e-3, fused=True), list(model.parameters()))], 1e-3)
+        optimizer: Any = OnViews([(partial(torch.optim.Adam, lr=1e-3, fused=True), list(model.parameters()))], 1e-3)
     else:
         optimizer = nm.MuSOAP(nm.parametrize(model), steps=10**4)
     if "captured" in name:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from experiments.contenders import OPTIMIZERS, kept_arguments
+from experiments import contenders, untuned
+from experiments.contenders import kept_arguments
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
 from neuralop_mup.lab.loss import losses_of
@@ -23,6 +24,8 @@ from neuralop_mup.lab.training import VERSION, Training
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 
+#: What a run may name.
+OPTIMIZERS = {**contenders.OPTIMIZERS, **untuned.OPTIMIZERS}
 #: Learning rates that a run passes through on its cosine. An epoch of the package's own training is a stage here, so that
 #: runs of any number of steps, samples and batch size have the same schedule.
 STAGES = 50

@@ -93,7 +93,7 @@ def test_the_time_to_the_error_of_tuned_adam(tmp_path):
     experiment = dataclasses.replace(run.EXPERIMENTS["time"], fields={"burgers": run.EXPERIMENTS["time"].fields["burgers"]})
     records = planted_records(experiment, error_over_time)
     numbers = experiment.numbers(records)
-    assert rows(numbers["table"])["Burgers"].endswith("| AdamW, decay 0.1, warm-up at 0.016 | 0.50 |")
+    assert "| AdamW, decay 0.1, warm-up at 0.016 | 0.50 |" in rows(numbers["table"])["Burgers"]
     assert rows(numbers["shares"])["Burgers"] == "| Burgers | 0.50 | 1.20 | 0.60 |"
     slow = planted_records(
         experiment,

@@ -1,6 +1,5 @@
 """The command line ``neuralop-mup``: options from the signatures of the commands, and errors of one sentence."""
 
-import json
 import os
 import re
 import sys
@@ -8,13 +7,13 @@ import warnings
 from argparse import ArgumentError
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 from jsonargparse import ArgumentParser, auto_parser
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError, nearest
-from neuralop_mup.lab.commands import COMMANDS, as_value
+from neuralop_mup.lab.commands import COMMANDS
 
 #: A type in jsonargparse's messages → what the option must be.
 _KINDS = {
@@ -57,24 +56,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
         if hint is bool and word == name and following.startswith("--"):
             equals, text = "=", "true"
         full.append(f"{name}{equals}{text}" if word.startswith("--") else text)
-    return _joined(full)
-
-
-def _joined(words: Sequence[str]) -> list[str]:
-    """Join ``--read.every.x 2 --read.every.y 4`` to ``--read.every={"x": 2, "y": 4}``; jsonargparse keeps only the last."""
-    joined: dict[str, dict[str, Any]] = {}
-    kept, rest = [], list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, text = word.partition("=")
-        *option, axis = name.split(".", 2) if word.startswith("--read.") else [word]
-        if len(option) < 2 or not (equals or (rest and not rest[0].startswith("--"))):
-            kept.append(word)
-        else:
-            joined.setdefault(".".join(option), {})[axis] = as_value(text if equals else rest.pop(0))
-    if twice := [option for option in joined if any(word.partition("=")[0] == option for word in kept)]:
-        raise MupError(f"{twice[0]} is passed both as a whole and for single names. Use one of the two forms.")
-    return [*kept, *(f"{option}={json.dumps(values, default=str)}" for option, values in joined.items())]
+    return full
 
 
 def main(argv: Sequence[str] | None = None) -> int:

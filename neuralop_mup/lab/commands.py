@@ -10,7 +10,6 @@ from textwrap import fill
 from typing import Any, Literal
 
 import torch
-import yaml
 
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.core.parametrize import get_plan, parametrize
@@ -334,14 +333,6 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
         raise MupError(f"There is no problem, file or folder {data!r}: {nearest(data, [*PROBLEMS, *similar_names(data)])}")
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
-
-
-def as_value(text: str) -> Any:
-    """Return the value of a YAML text, or the text itself if it is not YAML."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
 
 
 def _fnos(source: Any) -> FNOs:

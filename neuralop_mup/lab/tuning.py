@@ -72,8 +72,8 @@ def train(
           (:class:`~neuralop_mup.lab.problems.OwnData`);
         * arrays ``(x, y)`` or a dict of them, an xarray Dataset or DataArray, which are read and split like a file;
         * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys: files, loaders, data sets, or arrays
-          ``(x, y)`` of shape ``(n, channels, *grid)`` or ``(n, points)``;
-        * a problem of :mod:`neuralop_mup.lab.problems`;
+          ``(x, y)``;
+        * a problem of :mod:`neuralop_mup.lab.problems`, or its ``ProblemData`` of tensors;
         * a function that returns one of these.
 
         Arrays are tensors or NumPy arrays. Without "val", a part of the training data is used for validation. Test data is
@@ -243,8 +243,8 @@ def tune(
           (:class:`~neuralop_mup.lab.problems.OwnData`);
         * arrays ``(x, y)`` or a dict of them, an xarray Dataset or DataArray, which are read and split like a file;
         * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys: files, loaders, data sets, or arrays
-          ``(x, y)`` of shape ``(n, channels, *grid)`` or ``(n, points)``;
-        * a problem of :mod:`neuralop_mup.lab.problems`;
+          ``(x, y)``;
+        * a problem of :mod:`neuralop_mup.lab.problems`, or its ``ProblemData`` of tensors;
         * a function that returns one of these.
 
         Arrays are tensors or NumPy arrays. Without "val", a part of the training data is used for validation. Test data is

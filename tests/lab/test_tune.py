@@ -18,7 +18,7 @@ import neuralop_mup as nm
 from neuralop_mup.lab import files
 from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.files import keep_weights, read_weights
-from neuralop_mup.lab.problems import get_problem
+from neuralop_mup.lab.problems import ProblemData, get_problem
 from neuralop_mup.lab.training import Training
 from support.comparing import differing
 from support.studies import (
@@ -113,13 +113,14 @@ COMPLEX = functools.partial(build, complex_data=True, positional_embedding=None)
         ({"data": fields(4)}, "4 samples"),
         ({"data": tuple(f.tolist() for f in fields())}, "list"),
         ({"data": (TRAIN, loaders()["val"])}, "val.*DataLoader"),
-        ({"data": (TRAIN, two_to_one())}, r"val.*\(32, 2, 32\)"),
+        ({"data": (TRAIN, two_to_one())}, "val holds x 0, x 1.* train x"),
         ({"data": (TRAIN, fields(0))}, r"val.*\(0, 1, 32\)"),
         ({"data": (two_to_one(), two_to_one())}, r"\(2, 2, 32\)"),
         ({"data": (two_to_one()[::-1],) * 2}, r"\(1, 32\).*out_channels"),
         ({"data": (TRAIN, [f[..., ::8] for f in VAL])}, r"val.* 4 points.*n_modes"),
-        ({"data": (TRAIN, [f / 0 for f in VAL])}, "of val.*sample 0"),
-        ({"data": [tuple(f.to(torch.cfloat) for f in TRAIN)] * 2, "build": COMPLEX}, "'l2'.*complex"),
+        ({"data": (TRAIN, [f / 0 for f in VAL])}, "in val.*sample 0"),
+        ({"data": ProblemData(*[[f.to(torch.cfloat) for f in TRAIN]] * 2), "build": COMPLEX}, "'l2'.*complex"),
+        ({"data": [[f.to(torch.cfloat) for f in TRAIN]] * 2, "build": COMPLEX}, "complex64.*ProblemData"),
         ({"data": fields(), "read": {"shufle": 1}}, "'shufle'.*'shuffle'"),
         ({"read": {"x": "a"}, "data": loaders()}, "read="),
         ({"batch_size": 64, "data": (TRAIN, VAL)}, "64.* 32 samples"),
@@ -235,7 +236,9 @@ def test_unknown_units_are_not_guessed(tmp_path):
 def test_an_output_on_a_finer_grid_is_not_taken_for_channels(tmp_path):
     finer = functools.partial(build, resolution_scaling_factor=[1, 2])
     coarse = [(x[..., ::2], y) for x, y in (TRAIN, VAL)]
-    assert quick_tune(tmp_path / "s", coarse, build=finer).predict(coarse[1][0]).shape == (8, 1, 32)
+    with pytest.raises(nm.MupError, match="ProblemData"):
+        quick_tune(tmp_path / "s", coarse, build=finer)
+    assert quick_tune(tmp_path / "s", ProblemData(*coarse), build=finer).predict(coarse[1][0]).shape == (8, 1, 32)
 
 
 def test_processors_are_saved_without_code(tmp_path):

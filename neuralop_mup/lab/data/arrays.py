@@ -62,7 +62,7 @@ def is_space(dim: str) -> bool:
 
 
 class Flat:
-    """Numbers that lie in a file as they would in memory. Slices are read without mapping the file into memory.
+    """Numbers that lie in a file as they would in memory. Slices are copied, and the file is mapped only meanwhile.
 
     Parameters
     ----------
@@ -77,23 +77,12 @@ class Flat:
         self.path, self.offset, self.shape, self.dtype = path, offset, tuple(shape), np.dtype(dtype)
 
     def __getitem__(self, key: tuple) -> np.ndarray:
-        shape, key = (1, *self.shape), (0, *key)
-        slices = [part if isinstance(part, slice) else slice(part, part + 1) for part in key]
-        ranges = [range(n)[part] for part, n in zip(slices, shape, strict=True)]
-        # Axes before the first one with several entries only move the place where reading begins.
-        split = next((axis for axis, own in enumerate(ranges) if len(own) != 1), len(shape) - 1)
-        rows, inner = ranges[split], shape[split + 1 :]
-        if not rows:
-            return np.empty(shape, self.dtype)[key]
-        before = int(np.ravel_multi_index([own[0] for own in ranges[:split]], shape[:split])) if split else 0
-        size, n_rows = math.prod(inner), rows[-1] - rows[0] + 1
-        start = self.offset + (before * shape[split] + rows[0]) * size * self.dtype.itemsize
-        values = np.fromfile(self.path, self.dtype, n_rows * size, offset=start)
-        if len(values) < n_rows * size:
+        size = math.prod(self.shape) * self.dtype.itemsize
+        if os.path.getsize(self.path) < self.offset + size:
             raise ValueError("it is cut short")
-        lead = [slice(None) if isinstance(part, slice) else 0 for part in key[:split]]
-        own = slice(None, None, rows.step) if isinstance(key[split], slice) else 0
-        return values.reshape([1] * split + [n_rows, *inner])[(*lead, own, *key[split + 1 :])]
+        if not size:  # an empty file cannot be mapped
+            return np.empty(self.shape, self.dtype)[key]
+        return np.array(np.memmap(self.path, self.dtype, "r", self.offset, self.shape)[key])
 
 
 class Stored(BackendArray):

@@ -4,9 +4,8 @@ The words come from the user, from the file, or from the only reading that fits 
 error lists them.
 """
 
-import fnmatch
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,20 @@ from neuralop_mup.lab.data.arrays import (
     CHANNEL,
     SAMPLE,
     TIME,
-    Joined,
     coordinate_word,
     is_coordinate,
+    is_space,
     is_unnamed,
-    lazy,
     usual_word,
 )
-from neuralop_mup.lab.data.readings import Words, only_reading
-from neuralop_mup.lab.data.roles import Variables, assemble, field, option
+from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
 _SHOWN = 12  # arrays of a file in a message
+_MOST_CHANNELS = 16  # an axis without a name may be channels only up to this length
+_OFFERED = 5  # readings in a message
+_MANY = 10  # files of equal shapes that may be one sample each
+
+Words = tuple[str, ...]
 
 
 def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] = ()) -> Dataset:
@@ -38,7 +40,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     raw : xarray.Dataset
         As a reader returns it.
     read : mapping
-        ``x`` and ``y``: keys, several with a plus; one with a star stands for arrays that are a sample each. ``dims``: a
+        ``x`` and ``y``: keys, several with a plus. ``dims``: a
         word for each axis, as one text or as a dict from key to text. ``time_step``: given for a state in time.
     group : sequence of xarray.Dataset, optional
         All files that are joined. Each of many files with equal shapes may be one sample.
@@ -61,7 +63,6 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     try:
         inputs, outputs = _keys(raw, read)
         arrays = {key: _array(raw, key) for key in (*outputs, *inputs)}
-        _check_patterns(raw, list(arrays))
         words = _words_of(raw, arrays, outputs, read, group)
     except MupError as why:
         raise MupError(f"{raw.attrs['file']} holds {_held(raw)}: {why}") from None
@@ -139,42 +140,10 @@ def _advice(raw: Dataset, wide: Sequence[str]) -> str:
 
 
 def _array(raw: Dataset, key: str) -> Variable:
-    """Return the variable of a key, or those of a pattern as one, a sample each."""
-    if key in raw.variables:
-        return raw[key].variable
-    names = sorted(fnmatch.filter(raw.variables, key), key=lambda name: _number_of(key, name))
-    if not names:
+    """Return the variable of a key."""
+    if key not in raw.variables:
         raise MupError(f"there is no {key!r}; {nearest(key, list(raw.variables))}")
-    found = [raw[name].variable for name in names]
-    if len({part.shape for part in found}) > 1:
-        raise MupError(f"those of {key!r} have different shapes, so that they are not samples of one field.")
-    return lazy(Joined(found), [SAMPLE, *found[0].dims])
-
-
-def _number_of(pattern: str, name: str) -> tuple[tuple[float, ...], str]:
-    """Return the numbers and the text that the stars of a pattern stand for in a name: ``a_*`` and a_10 give 10."""
-    first, last = re.split(r"[*?[]", pattern)[0], re.split(r"[]*?]", pattern)[-1]
-    text = name[len(first) : len(name) - len(last)]
-    return tuple(map(float, re.findall(r"\d+(?:\.\d+)?", text))), text
-
-
-def _check_patterns(raw: Dataset, keys: Sequence[str]) -> None:
-    """Raise MupError unless the arrays of all patterns have the same numbers, so that each input has its output."""
-    each = {}
-    for key in keys:
-        if key not in raw.variables:
-            found = sorted(_number_of(key, name) for name in fnmatch.filter(raw.variables, key))
-            numbers = [number for number, _ in found]
-            is_numbered = all(numbers) and len(set(numbers)) == len(numbers)
-            each[key] = numbers if is_numbered else [text for _, text in found]
-    for key, found in each.items():
-        first, wanted = next(iter(each.items()))
-        if found != wanted:
-            raise MupError(
-                f"the arrays of {first!r} and {key!r} ({len(wanted)} and {len(found)}) do not have the same numbers, so "
-                f"that it is not clear which output belongs to which input. Rename them as {first.replace('*', '1')}, "
-                f"{key.replace('*', '1')}, {first.replace('*', '2')}, {key.replace('*', '2')}, and so on."
-            )
+    return raw[key].variable
 
 
 def _labels(raw: Dataset, variable: Variable) -> list[str]:
@@ -221,7 +190,7 @@ def _words_of(
         words = {key: _fitted(key, arrays[key], own or most) for key, own in said.items()}
     else:
         lengths = {word: values.size for word, values in _coordinates(raw, arrays, {}).items()}
-        words = only_reading(arrays, outputs, lengths, group, read)
+        words = _only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
             f"{'+'.join(outputs)} has neither an input nor a time axis. Where each "
@@ -256,3 +225,113 @@ def _fitted(key: str, variable: Variable, said: Words) -> Words:
     if len(set(single)) < len(single):
         raise MupError(f"two axes of {key} mean the same, {' '.join(said)!r}.")
     return fitting[0]
+
+
+# The readings of axes without names that agree with all lengths
+
+
+def _only_reading(
+    arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], group: Sequence[Dataset], read: Mapping[str, Any]
+) -> dict[str, Words]:
+    """Return the words for the axes of each array in the only reading that agrees with all lengths.
+
+    Samples come first. For a state in time, the first axis may also be that of the time.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Variable
+    outputs : sequence of str
+        Keys of the output.
+    lengths : mapping of str to int
+        Axis → points of its coordinate.
+    group : sequence of Dataset
+        All files that are joined. Each of many files with equal shapes may be one sample.
+    read : mapping
+        The options of the user.
+
+    Raises
+    ------
+    MupError
+        For no reading or several; the message lists them.
+    """
+    in_time = len(outputs) == len(arrays) or read.get("time_step") is not None
+    one_each = len(group) >= _MANY and all(len({data[key].shape for data in group if key in data}) == 1 for key in arrays)
+    leads: list[Words] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
+    shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of one shape have the same axes
+    ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
+    fitting: list[dict[str, Words]] = []
+    agreeing: list[dict[str, Words]] = []
+    for each in product(*ways):
+        words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
+        if sizes := _sizes(arrays, words, outputs, in_time):
+            fitting.append(words)
+            known = {word: n - sizes.get(word, -1) for word, n in lengths.items() if in_time or word != TIME}
+            if all(more in (0, word == TIME) for word, more in known.items()):
+                agreeing.append(words)
+    found = agreeing or fitting
+    # Arrays that are joined are a channel each, and arrays of one shape with equal axes are fields without channels.
+    wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
+    is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
+    if (len(arrays) > 2 or is_cube) and not in_time and not one_each:
+        found = [words for words in found if not any(CHANNEL in words[key] for key in wide)] or found
+    if len(found) != 1:
+        raise MupError(_question(found, arrays, read, in_time))
+    return found[0]
+
+
+def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
+    """Give what the axes of an array may be; a first axis of one point may be a channel or one sample."""
+    names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
+    n = variable.ndim
+    if n > 1 and variable.shape[0] == 1 and names[0] is None:
+        yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
+        if () in leads:
+            return  # one sample or one channel give the same data
+    ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
+    if leads[0][-1] == TIME and names[0] is None:
+        ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
+    for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
+        if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):
+            yield way
+
+
+def _grid_words(n_axes: int) -> Iterator[Words]:
+    """Give the words for so many axes: axes of the grid (an array may have fewer than others), or channels first or last."""
+    yield from combinations("xyz", max(0, n_axes))
+    yield (CHANNEL, *"xyz"[: n_axes - 1])
+    yield (*"xyz"[: n_axes - 1], CHANNEL)
+
+
+def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str], in_time: bool) -> dict[str, int]:
+    """Return the points along each axis where a reading gives all fields one grid and, perhaps, times; else nothing."""
+    pairs = {pair for key, own in words.items() for pair in zip(own, arrays[key].shape, strict=True)}
+    channels = [points for word, points in pairs if word == CHANNEL]
+    sizes = {word: points for word, points in pairs if word != CHANNEL}
+    grid = [points for word, points in sizes.items() if is_space(word)]
+    wanted = set(sizes) | ({TIME} if in_time else set())
+    is_grid = sorted(filter(is_space, sizes)) == list("xyz"[: max(1, len(grid))]) and min(grid) >= LEAST
+    has_all = all(set(words[key]) - {CHANNEL} == wanted for key in outputs)
+    return (
+        sizes
+        if is_grid and has_all and len(pairs) - len(channels) == len(sizes) and max([0, *channels]) <= _MOST_CHANNELS
+        else {}
+    )
+
+
+def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Mapping[str, Any], in_time: bool) -> str:
+    """Return the sentence that asks for a reading, with the lines to write."""
+    lines: list[Any] = []
+    for words in sorted(found, key=lambda words: len({frozenset(filter(is_space, own)) for own in words.values()})):
+        texts = {key: " ".join(own) for key, own in words.items()}
+        lines.append(texts if len(set(texts.values())) > 1 else next(iter(texts.values())))
+    counts = [f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1]
+    what = f"its axes can be read in {len(found)} ways."
+    if not found:
+        what = f"no reading of its axes fits. If samples come first, {', '.join(counts)}. For different grids pass {READY}."
+    first, *others = lines or ["sample time x y" if in_time else "sample x y"]
+    given = {name: read[name] for name in "xy" if read.get(name)}
+    more = "".join(f", or dims={line!r}" for line in others[: _OFFERED - 1])
+    return (
+        f"{what} Give a word for each axis, {option(**given, dims=first)}{more}; sample, time and channel have a meaning, "
+        f"any other word is an axis of the grid, and each needs {LEAST} points or more."
+    )

@@ -14,11 +14,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, default_collate
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.data.batches import as_tensor, spread
 from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, role_of, split_words
 from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.data.own import OwnData
-from neuralop_mup.lab.data.problem_data import ProblemData, Splits, check_single
+from neuralop_mup.lab.data.problem_data import ProblemData, Splits
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
 
@@ -37,17 +36,17 @@ class _Called:
     Parameters
     ----------
     function : callable
-    read, dtype
+    read : mapping
         As for :func:`as_source`.
     """
 
-    def __init__(self, function: Callable[[], Any], read: Mapping[str, Any], dtype: torch.dtype | None) -> None:
-        self.function, self.read, self.dtype, self.digest = function, read, dtype, ""
+    def __init__(self, function: Callable[[], Any], read: Mapping[str, Any]) -> None:
+        self.function, self.read, self.digest = function, read, ""
         self.title, self.readings = getattr(function, "__name__", "the data given"), {}
 
     def load(self) -> ProblemData | Loaders:
         """Return the function's data; raise MupError if it differs from that of the first call."""
-        source = as_source(self.function(), self.read, self.dtype)
+        source = as_source(self.function(), self.read)
         data, self.readings = source.load(), getattr(source, "readings", {})
         digest = fingerprint(data)
         if digest != (self.digest or digest):
@@ -63,17 +62,15 @@ def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(read or {}, Mapping):
         raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
     known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
-    found: dict[str, Any] = {}
-    for name, value in (read or {}).items():
-        option, _, axis = str(name).partition(".")  # the shell's --read.every.x 4 is every={"x": 4}
-        if option not in known:
-            raise MupError(f"read has no argument {name!r}; {nearest(option, known)}")
-        value, before = {axis: value} if axis else value, found.get(option)
-        found[option] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
-    return found
+    for name in read or {}:
+        if name not in known:
+            option, _, axis = str(name).partition(".")
+            shell = f" For one axis write --read.{option} '{{{axis}: …}}'." if axis else ""
+            raise MupError(f"read has no argument {name!r}; {nearest(option, known)}{shell}")
+    return dict(read or {})
 
 
-def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
+def as_source(data: Any, read: Mapping[str, Any] | None = None) -> Any:
     """Return data in any form as something that can be loaded.
 
     Parameters
@@ -82,8 +79,6 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
         In one of the forms of :func:`neuralop_mup.tune`.
     read : mapping, optional
         How files or arrays are read: arguments of :class:`OwnData`.
-    dtype : torch.dtype, optional
-        Real precision of the model. Arrays of given splits are cast to it; None keeps theirs.
 
     Raises
     ------
@@ -92,7 +87,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     """
     read = options_of(read)
     if callable(data) and not isinstance(data, Dataset):
-        return _Called(data, read, dtype)
+        return _Called(data, read)
     if not read and isinstance(data, (Problem, OwnData, Splits)):
         return data
     data, processor = _from_neuralop(data)
@@ -100,19 +95,15 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
     if all(_all_are(part, _PATHS) for part in parts.values()):
         return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
     arrays = {name: _arrays(part) for name, part in parts.items()}
-    pairs = {name: _pair(held) for name, held in arrays.items()}
-    if all(arrays.values()) and (read or "all" in parts or not all(pairs.values()) or _lacks_channels(pairs)):
-        return OwnData(arrays=by_split(arrays), **read)
+    if all(arrays.values()):
+        return OwnData(arrays=arrays, **read)
     if read:
         raise MupError(
             "read= is only for files and arrays. Leave it out, and bring arrays into the form (n, channels, *grid) by "
             "x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
         )
-    if all(pairs.values()):
-        given, readings = _divided(_fields(by_split(pairs), dtype))
-        return ProblemData(**given, readings=readings)
-    if any(arrays[name] or isinstance(part, _ARRAYS) for name, part in parts.items()):
-        kinds = [f"{name} a {'pair of arrays' if pairs[name] else type(part).__name__}" for name, part in parts.items()]
+    if any(arrays.values()):
+        kinds = [f"{name} is {'arrays' if arrays[name] else type(part).__name__}" for name, part in parts.items()]
         raise MupError(f"{', '.join(kinds)}: give every split in the same form, as arrays (x, y) or as a loader.")
     given, readings = _divided(by_split(parts))
     return Loaders(given, processor, readings)
@@ -120,8 +111,6 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None, dtype: torch.dty
 
 def _parts(data: Any) -> dict[str, Any]:
     """Return what is given for train, val and test, or for all of them."""
-    if isinstance(data, _ARRAYS):
-        return {"all": {_ONLY_KEY: data}}
     is_one = _arrays(data) is not None or (isinstance(data, list) and _all_are(data, _PATHS))
     if isinstance(data, Mapping) and not is_one:
         return dict(data)
@@ -152,22 +141,20 @@ def _from_neuralop(data: Any) -> tuple[Any, Any]:
 
 
 def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Divide data sets or arrays that are given for "all"; return them with what the report says of it."""
+    """Divide a data set that is given for "all"; return the parts with what the report says of it."""
     parts = dict(parts)
     if "all" not in parts:
         return parts, {}
     whole = parts.pop("all")
     if isinstance(whole, DataLoader) and whole.collate_fn is default_collate:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
-    is_pair = isinstance(whole, tuple)
-    if not is_pair and (not isinstance(whole, Dataset) or isinstance(whole, IterableDataset)):
+    if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
             f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a part is "
             "taken only of files, arrays and data sets."
         )
-    order = draw(len(whole[0] if is_pair else whole), OwnData.split, parts, shuffle=True)
-    for split, numbers in order.items():
-        parts[split] = tuple(v[numbers] for v in whole) if is_pair else Subset(whole, numbers.tolist())
+    order = draw(len(whole), OwnData.split, parts, shuffle=True)
+    parts |= {split: Subset(whole, numbers.tolist()) for split, numbers in order.items()}
     counts = ", ".join(f"{len(numbers)} {split}" for split, numbers in order.items())
     return parts, {"splits": f"{counts}, drawn at random from the training data, the same in every run"}
 
@@ -180,7 +167,9 @@ def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
 
 def _arrays(part: Any) -> dict[str, Any] | None:
     """Return arrays by their keys, also those of xarray; None where the part is something else."""
-    if hasattr(part, "data_vars"):  # a Dataset of xarray
+    if isinstance(part, _ARRAYS):
+        part = {_ONLY_KEY: part}
+    elif hasattr(part, "data_vars"):  # a Dataset of xarray
         part = {key: part[key] for key in part.variables}
     elif hasattr(part, "coords"):  # a DataArray
         part = {part.name or _ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
@@ -214,64 +203,3 @@ def _kept(values: Any) -> Any:
     from neuralop_mup.lab.data.arrays import flat_array
 
     return flat_array(str(values.filename), _ONLY_KEY, values.offset, values.shape, False, values.dtype)
-
-
-def _pair(arrays: Mapping[str, Any] | None) -> tuple[Any, ...] | None:
-    """Return input and output where both are arrays in memory."""
-    pair = tuple((arrays or {}).get(letter) for letter in "xy")
-    return pair if all(isinstance(values, _ARRAYS) for values in pair) else None
-
-
-def _lacks_channels(pairs: Mapping[str, Any]) -> bool:
-    """Return whether arrays of given splits are not of the form (n, channels, *grid).
-
-    Raises
-    ------
-    MupError
-        If the second axis may be that of many channels, or one of the grid.
-    """
-    from neuralop_mup.lab.data.readings import MOST_CHANNELS
-    from neuralop_mup.lab.data.roles import LEAST
-
-    x, y = (tuple(values.shape) for values in next(iter(pairs.values())))
-    if any("complex" in str(values.dtype) for pair in pairs.values() for values in pair):
-        return False
-    if len(x) != len(y) or len(x) < 3:
-        return True
-    if x[2:] != y[2:] or min(x[2:]) < LEAST:  # channels may be last; an output may also have a finer grid
-        return x[1:-1] == y[1:-1] and min(x[1:-1]) >= LEAST and max(x[-1], y[-1]) <= MOST_CHANNELS
-    is_grid = x[1:] == y[1:] and len(x) < 5 and min(x[1:]) >= LEAST
-    if is_grid and len(set(x[1:])) > 1 and x[1] > MOST_CHANNELS:
-        axes = "xyz"[: len(x) - 1]
-        raise MupError(
-            f"x has the shape {x} and y {y}: the axis after the samples may be that of the channels, or one of the grid. "
-            f"Give a word for each axis, read={{'dims': 'sample channel {' '.join(axes[:-1])}'}} or "
-            f"read={{'dims': 'sample {' '.join(axes)}'}}."
-        )
-    return is_grid and len(set(x[1:])) == 1
-
-
-def _fields(pairs: Mapping[str, tuple[Any, Any]], dtype: torch.dtype | None) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Return arrays of given splits as tensors; raise MupError where they do not fit together."""
-    made = {}
-    for split, pair in pairs.items():
-        name = "train" if split == "all" else split
-        x, y = (_field(f"{letter} of {name}", values, dtype) for letter, values in zip("xy", pair, strict=True))
-        first = next(iter(made.values()), (x, y))
-        like = [(one.ndim, one.shape[1]) == (other.ndim, other.shape[1]) for one, other in zip((x, y), first, strict=True)]
-        if not len(x) or len(x) != len(y) or not all(like):
-            raise MupError(
-                f"{name} has x of shape {tuple(x.shape)} and y of shape {tuple(y.shape)}: the form is (n, channels, *grid), "
-                "with as many samples of each and the same channels in all splits."
-            )
-        made[split] = (x, y)
-    return made
-
-
-def _field(name: str, values: Any, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return input or output of one split as a tensor."""
-    values = as_tensor(name, values)
-    real = dtype or (values.dtype.to_real() if values.is_floating_point() or values.is_complex() else torch.float32)
-    if real == torch.float32 and len(values):
-        check_single(name, values[spread(values)])
-    return values.to(real.to_complex() if values.is_complex() else real)

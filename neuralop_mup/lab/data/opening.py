@@ -40,7 +40,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     """
     read = {name: getattr(own, name) for name in ("x", "y", "dims", "time_step")}
     if own.arrays is not None:
-        raw = {split: [dataset_of(part)] for split, part in own.arrays.items()}
+        raw = {split: [dataset_of(part, own.title if split == "all" else split)] for split, part in own.arrays.items()}
     else:
         pair = {own.x, own.y} <= {None, "x", "y"}
         raw = {split: read_files(files, own.join, pair) for split, files in own.files.items()}
@@ -56,9 +56,8 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
 
 def select(data: Dataset, every: Any, crop: Any) -> Dataset:
     """Return a part of each sample; ``every`` and ``crop`` as in :class:`OwnData`."""
-    spaces = spaces_of(data)
-    steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces, every)
-    ranges = crop if isinstance(crop, Mapping) else {}
+    steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces_of(data), every)
+    ranges = crop or {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
         raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.attrs['file']} has {', '.join(data.dims)}.")
     for dim, ends in ranges.items():
@@ -69,8 +68,6 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
             )
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
     data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
-    if crop is True:
-        data = data.isel({dim: slice(data.sizes[dim] - data.sizes[dim] % 2) for dim in spaces})
     if min(grid_of(data)) < LEAST:
         raise MupError(
             f"every and crop leave the grid {grid_of(data)} of {data.attrs['file']}: each axis needs {LEAST} points or more."

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -15,27 +15,75 @@ from neuralop_mup.lab.data.batches import spread
 from neuralop_mup.lab.data.files import by_split, files_by_split, files_of, is_counts
 from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.data.problem_data import ProblemData, check_single
-from neuralop_mup.validation import check_count, check_number, is_number
+from neuralop_mup.validation import check_number, is_number
 
-_CHOICES = {
-    "shuffle": (True, False),
-    "uneven": ("error", "ignore", "channel"),
-    "join": ("sample", "time"),
-    "nan": ("error", "mask"),
-}
+
+def _each(value: Any) -> list[Any]:
+    """Return the values of a dict, or the only value."""
+    return list(value.values()) if isinstance(value, Mapping) else [value]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (_is_whole(value) and value > 0)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def _are_words(words: Any) -> bool:
     """Return whether a value is a text of words or a sequence of them."""
-    return isinstance(words, str) or (isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words))
+    return _is_text(words) or (isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words))
 
 
 def _is_range(ends: Any) -> bool:
     """Return whether a value is a range of whole numbers. None is an end of the axis; negative numbers count from there."""
-    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
-        return False
-    are_whole = all(end is None or (isinstance(end, (int, np.integer)) and not isinstance(end, bool)) for end in ends)
-    return are_whole and ((ends[0] or 0) >= 0 or ends[1] is None or ends[1] < 0)
+    is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2 and all(end is None or _is_whole(end) for end in ends)
+    return is_pair and ((ends[0] or 0) >= 0 or ends[1] is None or ends[1] < 0)
+
+
+def _is_split(split: Any) -> bool:
+    is_triple = isinstance(split, (tuple, list)) and len(split) == 3 and all(is_number(part) and part > 0 for part in split)
+    return is_triple and (is_counts(split) or abs(sum(split) - 1) < 1e-9)
+
+
+def _is_one_of(*known: Any) -> tuple[Callable[[Any], bool], str]:
+    types = [(type(choice), choice) for choice in known]  # 1 is not True
+    return lambda value: (type(value), value) in types, " or ".join(map(repr, known))
+
+
+_KEY = _is_text, "the text of a key, or of several with a plus, such as 'u+v'"
+_COUNT = _is_count, "a whole number of 1 or more"
+#: Option → whether a value is possible, and what it must be.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "x": _KEY,
+    "y": _KEY,
+    "dims": (
+        lambda dims: all(map(_are_words, _each(dims))),
+        "a text of words, such as 'sample x y', or a dict of such texts",
+    ),
+    "time_step": (lambda step: step == "last" or _is_count(step), "a whole number of 1 or more, or 'last'"),
+    "history": _COUNT,
+    "rollout": _COUNT,
+    "split": (
+        _is_split,
+        "three shares of train, val, test with the sum 1, such as (0.8, 0.1, 0.1), or three counts, such as (80, 10, 10)",
+    ),
+    "shuffle": _is_one_of(True, False),
+    "n_train": _COUNT,
+    "every": (lambda every: all(map(_is_count, _each(every))), "a whole number of 1 or more, or a dict such as {'x': 4}"),
+    "crop": (
+        lambda crop: crop is None or (isinstance(crop, Mapping) and all(map(_is_range, crop.values()))),
+        "a dict with a range of whole numbers by axis, such as {'x': (0, 64)} (in the shell: --read.crop '{x: [0, 64]}')",
+    ),
+    "uneven": _is_one_of("error", "ignore", "channel"),
+    "join": _is_one_of("sample", "time"),
+    "nan": _is_one_of("error", "mask"),
+}
 
 
 def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -83,9 +131,8 @@ class OwnData:
         Use only so many training samples or trajectories.
     every : int or mapping of str to int, optional
         Use every so many points of the grid, or of each axis by its name: ``{"x": 4, "time": 5}``.
-    crop : bool or mapping of str to (int, int), default False
-        Use a part of an axis, from a first point to the one before an end: ``{"x": (0, 64)}``. True: drop the last point of
-        each axis with an odd number of points.
+    crop : mapping of str to (int, int), optional
+        Use a part of an axis, from a first point to the one before an end: ``{"x": (0, 64)}``.
     uneven : {"error", "ignore", "channel"}, default "error"
         What to do about a grid or times that are unevenly spaced. "channel": the time to the next frame becomes an input.
     join : {"sample", "time"}, default "sample"
@@ -131,7 +178,7 @@ class OwnData:
     shuffle: bool = True
     n_train: int | None = None
     every: Any = None
-    crop: Any = False
+    crop: Any = None
     uneven: str = "error"
     join: str = "sample"
     nan: str = "error"
@@ -149,36 +196,11 @@ class OwnData:
         self._check_options()
 
     def _check_options(self) -> None:
-        split = self.split if isinstance(self.split, (tuple, list)) else ()
-        is_valid = len(split) == 3 and all(is_number(share) and share > 0 for share in split)
-        if not is_valid or not (is_counts(split) or abs(sum(split) - 1) < 1e-9):
-            raise MupError(
-                f"split = {self.split!r} must be three shares of train, val, test with the sum 1, such as (0.8, 0.1, 0.1), "
-                "or three counts, such as (1000, 100, 100)."
-            )
-        for name, known in _CHOICES.items():
+        for name, (is_possible, what) in _RULES.items():
             value = getattr(self, name)
-            if (type(value), value) not in [(type(choice), choice) for choice in known]:
-                raise MupError(f"{name} = {value!r} must be {' or '.join(map(repr, known))}.")
-        for name, key in (("x", self.x), ("y", self.y)):
-            if key is not None and not isinstance(key, str):
-                raise MupError(f"{name} = {key!r} must be the text of a key, or of several with a plus, such as 'u+v'.")
-        each = self.dims.values() if isinstance(self.dims, Mapping) else [self.dims]
-        if not all(words is None or _are_words(words) for words in each):
-            raise MupError(f"dims = {self.dims!r} must be a text of words, such as 'sample x y', or a dict of such texts.")
-        ranges = list(self.crop.values()) if isinstance(self.crop, Mapping) else [self.crop]
-        if not isinstance(self.crop, bool) and not (isinstance(self.crop, Mapping) and all(map(_is_range, ranges))):
-            raise MupError(
-                f"crop = {self.crop!r} must be True, False or a dict with a range of whole numbers for each axis, such as "
-                "{'x': (0, 64)} (in the shell: --read.crop.x 0,64)."
-            )
+            if not is_possible(value):
+                raise MupError(f"{name} = {value!r} must be {what}.")
         check_number("in_memory", self.in_memory)
-        steps = self.every.values() if isinstance(self.every, Mapping) else [self.every]
-        counts = [("history", self.history), ("rollout", self.rollout), ("n_train", self.n_train)]
-        counts += [("every", step) for step in steps] + [("time_step", self.time_step)] * (self.time_step != "last")
-        for name, count in counts:
-            if count is not None:
-                check_count(name, count)
         if self.nan == "mask" and self.rollout > 1:
             raise MupError("rollout is for fields without NaN, since predictions have no mask: rollout=1 with nan='mask'.")
 

@@ -12,6 +12,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_channel, is_space, lazy
 
 LEAST = 4  # points on an axis of a grid
+#: What to pass where no rule for fields on one grid holds: tensors of the form (n, channels, *grid).
+READY = "ProblemData(train=(x, y), val=(x_val, y_val)) of neuralop_mup.lab.problems"
 _CLASSES = 16  # so few whole numbers look like names of classes
 _LABELS = "neuralop_mup: names of channels"  # a private attribute, because a field in a file may have "labels"
 
@@ -117,7 +119,7 @@ def _check_field(name: str, file: str, variable: Variable) -> None:
     if kind not in "biuf":
         raise MupError(
             f"{what} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
-            "np.stack([u.real, u.imag], axis=1)."
+            f"np.stack([u.real, u.imag], axis=1), or tensors for a complex model, {READY}."
         )
     if variable.dtype.itemsize > 8:
         raise MupError(f"{what} torch has at most float64: write {key}.astype('float64').")

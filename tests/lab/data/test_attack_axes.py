@@ -58,23 +58,6 @@ def test_one_sample_is_not_read_as_many():
     assert data.counts() == {"train": 32, "val": 4, "test": 4}
 
 
-@pytest.mark.parametrize("step", [1, 0.25])
-def test_arrays_of_patterns_are_paired_by_their_numbers(step):
-    numbers = [step * i for i in range(1, 21)]
-    arrays = {f"a_{number}": np.full(8, number) + array(8) / 1e4 for number in numbers}
-    arrays |= {f"u_{number:05}": np.full(8, number) + array(8) / 1e4 for number in numbers}
-    data = load(write("s.npz", **arrays), x="a_*", y="u_*", dims="x")
-    for part in (*data.train, *data.val, *data.test):
-        assert np.all(np.diff(part[:, 0, 0]) > 0)
-    assert np.allclose(data.train[0], data.train[1], atol=0.01)
-
-
-def test_patterns_with_other_numbers_are_refused():
-    arrays = {f"a_{i}": array(8) for i in range(20)} | {f"u_{i + 1}": array(8) for i in range(20)}
-    with refused("a_* u_* numbers"):
-        load(write("s.npz", **arrays), x="a_*", y="u_*", dims="x")
-
-
 @pytest.mark.parametrize("group", ["", "m/"])
 def test_the_coordinate_nearest_to_the_field_counts(group):
     arrays = {f"{group}a": array(40, 16), f"{group}u": array(40, 16), f"{group}x": np.arange(16.0)}

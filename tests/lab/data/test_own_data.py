@@ -67,7 +67,7 @@ def test_channel_axis_is_inferred_where_only_one_place_fits(x, y, channels):
 def test_keys_types_split_and_crop():
     u = np.arange(12 * 9 * 9).reshape(12, 9, 9)
     file = write("d.npz", other=array(3), mask=u % 2 == 0, u=u, v=2 * u)
-    data = load(file, x="mask", y="u+v", split=(0.5, 0.25, 0.25), crop=True)
+    data = load(file, x="mask", y="u+v", split=(0.5, 0.25, 0.25), crop=dict.fromkeys("xy", (0, 8)))
     assert data.counts() == {"train": 6, "val": 3, "test": 3}
     cropped = u[6:9, None, :8, :8]
     assert_equal(data.val, (cropped % 2 == 0, np.concatenate([cropped, 2 * cropped], axis=1)))
@@ -309,11 +309,11 @@ def test_values_that_single_precision_would_lose_are_refused(offset, size, kind,
     x = np.concatenate([np.full_like(y, offset), y], axis=1)
     for form in (write("p.npz", x=x, y=y), (x, y), {"train": (x, y), "val": (x, y)}):
         if is_kept:
-            got = as_source(form, dtype=torch.float32).load().train[1].double()
+            got = as_source(form).load().train[1].double()
             assert float(got.std()) == pytest.approx(size, rel=0.2)
         else:
             with refused("single"):
-                as_source(form, dtype=torch.float32).load()
+                as_source(form).load()
 
 
 GOOD = array(20, 16, 16)

@@ -152,9 +152,6 @@ def test_group_for_each_sample():
     assert np.array_equal(x[[25, 13], 0], U[[4, 2], [1, 1]])
     part = in_file("d.h5", "*/data").isel(sample=slice(2, 6))
     assert np.array_equal(take(part, "output", [3, 0, 1], [5, 2, 3])[:, 0], U[[5, 2, 3], [5, 2, 3]])
-    write("odd.h5", a=U[0], b=U[0, :3])
-    with refused("odd.h5 '*'"):
-        load("odd.h5", y="*")
 
 
 # How it is read

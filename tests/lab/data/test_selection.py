@@ -25,7 +25,7 @@ U = array(20, 9, 16, 12)
         ({"every": {"time": 2}, "time_step": 2}, U[:, ::4]),
         ({"crop": {"y": (2, 9), "time": (0, 5)}}, U[:, :5, :, 2:9]),
         ({"crop": {"x": (-8, None)}, "every": {"x": 2}}, U[:, :, 8::2]),
-        ({"crop": True, "every": {"x": 3}}, U[:, :, ::3]),
+        ({"crop": {"x": (0, 16)}, "every": {"x": 3}}, U[:, :, ::3]),
     ],
 )
 def test_thinning_and_crops(in_memory, options, part):
@@ -45,8 +45,7 @@ def test_thinning_of_pairs_in_the_shell(capsys):
     write("a.npz", x=array(40, 64), y=array(40, 64))
     for option, points in (
         ("--read.every=4", 16),
-        ("--read.every.x=2", 32),
-        ("--read.crop.x=0,20", 20),
+        ("--read.crop={x: [0, 20]}", 20),
         ("--read.every={x: 8}", 8),
     ):
         assert main(["data", "a.npz", option]) == 0

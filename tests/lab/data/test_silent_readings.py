@@ -152,26 +152,25 @@ def test_files_with_another_distance_of_points_get_a_channel():
 # Shapes, types and keys
 
 
-def test_given_splits_of_many_channels_are_asked_about():
-    """They were read as a grid, although (n, channels, *grid) is the form of given splits."""
-    for shape, lines in (((40, 32, 64), ("sample channel x", "sample x y")), ((40, 20, 24, 18), ("sample channel x y",))):
-        x = array(*shape)
-        for form in ({"train": (x, x), "val": (x, x)}, ((x, x), (x, x))):
-            with refused(" ".join(f"'dims':'{line.replace(' ', '')}'" for line in lines)):
-                as_source(form)
+def test_given_splits_are_read_as_one_pair_is():
+    """Given splits had a rule of their own, so that one array was read in two ways."""
+    for shape in ((16,), (3, 16), (16, 1), (16, 16), (1, 16, 16), (3, 8, 8), (32, 64)):
+        x = array(40, *shape)
+        one, *splits = (as_source(form) for form in ((x, x), {"train": (x, x), "val": (x, x)}, ((x, x), [x, x])))
+        for two in splits:
+            assert two.load().train[0].shape == (40, *one.load().train[0].shape[1:])
+    for shape, lines in (((10, 24), ("sample channel x", "sample x y")), ((8, 24, 18), ("sample channel x y",))):
+        x = array(40, *shape)
+        for form in ((x, x), {"train": (x, x), "val": (x, x)}, ((x, x), (x, x))):
+            with refused(" ".join(f"'{line.replace(' ', '')}'" for line in lines)):
+                as_source(form).load()
         for line in ("sample channel x y z", "sample x y z"):
-            words = line.split()[: len(shape)]
+            words = line.split()[: x.ndim]
             data = as_source({"train": (x, x), "val": (x, x)}, {"dims": " ".join(words)}).load()
-            assert data.train[0].shape == (shape if "channel" in words else (40, 1, *shape[1:]))
-    for shapes in (((1, 16), (1, 32)), ((8, 16), (8, 32)), ((2, 8, 8), (1, 16, 16)), ((20, 64), (1, 64)), ((1, 3), (1, 3))):
-        x, y = (array(40, *shape) for shape in shapes)  # only (n, channels, *grid) fits, or another grid of the output
-        data = as_source({"train": (x, y), "val": (x, y)}).load()
-        assert (data.train[0].shape, data.train[1].shape) == (x.shape, y.shape)
+            assert data.train[0].shape == (x.shape if "channel" in words else (40, 1, *shape))
     x, y = array(40, 8, 9, 5), array(40, 8, 9, 6)
     with refused("2ways 'samplexychannel'"):
         as_source({"train": (x, y), "val": (x, y)}).load()
-    x = array(40, 32, 64)
-    assert as_source({"train": (x, array(40, 1, 32, 64)), "val": (x, array(40, 1, 32, 64))}).load().train[0].ndim == 4
 
 
 @pytest.mark.parametrize("values", [X.astype(np.longdouble), torch.from_numpy(X).to_sparse()], ids=["longdouble", "sparse"])
