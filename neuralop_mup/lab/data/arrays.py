@@ -34,8 +34,11 @@ _COORDINATE = re.compile(
 
 
 def usual_word(name: str) -> str:
-    """Return the word for an axis: "sample", "time" or "channel" where its name has that meaning, else its own name."""
-    last = name.rpartition("/")[2]
+    """Return the word for an axis: "sample", "time" or "channel" where its name has that meaning, else its own name.
+
+    Names with a colon are those of arrays and their channels.
+    """
+    last = name.rpartition("/")[2].replace(":", "_")
     return _USUAL.get(last.lower(), last)
 
 

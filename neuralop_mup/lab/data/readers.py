@@ -57,22 +57,12 @@ def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Datas
         variable = getattr(values, "variable", values)
         dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
         made[key] = lazy(variable, dims)
-    _check_lengths(file, made)
-    return Dataset(made, attrs={"file": file})
-
-
-def _check_lengths(file: str, variables: Mapping[str, Variable]) -> None:
-    """Raise MupError where axes of one name have different lengths: a Dataset cannot hold them."""
-    found: dict[Any, tuple[str, int]] = {}
-    for key, variable in variables.items():
-        for dim, length in variable.sizes.items():
-            other, before = found.setdefault(dim, (key, length))
-            if before != length:
-                longer = key if length > before else other
-                raise MupError(
-                    f"The axis {dim} of {file} has {before} points in {other} and {length} in {key}, and arrays that share "
-                    f"an axis need equal lengths. Use {longer}.isel({dim}=slice({min(length, before)}))."
-                )
+    try:
+        return Dataset(made, attrs={"file": file})
+    except ValueError as error:
+        raise MupError(
+            f"Arrays of {file} do not fit together: {error}. Cut the longer one, x.isel({{dim: slice(n)}})."
+        ) from None
 
 
 def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
@@ -396,7 +386,5 @@ def read_file(path: str | Path) -> list[Dataset]:
         why = f"{state}, or no {path.suffix} of arrays"
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
             why = "it holds a model, its state or other objects of Python: take it out of the folder, or save only tensors"
-        if isinstance(error, PermissionError):
-            why = "you may not read it"
         reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # without the advice of other libraries
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error
