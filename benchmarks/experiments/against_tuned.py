@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import numpy as np
@@ -170,24 +170,40 @@ class AgainstTuned:
         between = (errors[at - 1] - math.log(least)) / (errors[at - 1] - errors[at])
         return float(math.exp(parts[at - 1] + between * (parts[at] - parts[at - 1])))
 
+    def ratios(self, records: Any) -> dict[str, dict[str, float]]:
+        """Return the mean test error of each untuned optimizer relative to tuned Adam, by problem."""
+        found: dict[str, dict[str, float]] = {}
+        for name in self.fields:
+            adam = self.tuned(records, name)[0]
+            theirs = [] if adam is None else self.errors(records, name, adam)
+            for other in ("", *self.others) if theirs else ():
+                if own := self.errors(records, name, None, 1.0, other):
+                    found.setdefault(other or "MuSOAP", {})[name] = fmean(own) / fmean(theirs)
+        return found
+
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the tables and the ratios that pages quote."""
-        said, rows, timed = {}, [], []
-        for name in self.fields:
-            adam, ours = self.tuned(records, name)[0], self.errors(records, name, None)
-            theirs = [] if adam is None else self.errors(records, name, adam)
-            if adam is None or not theirs or not ours:
-                continue
-            ratio = fmean(ours) / fmean(theirs)
-            others = [self.errors(records, name, None, 1.0, other) for other in self.others]
-            compared = [f"{fmean(own) / fmean(theirs):.2f}" if own else "–" for own in others]
-            rows.append([named(name), _range(ours), _range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}", *compared])
+        said, rows, timed, ratios = {}, [], [], self.ratios(records)
+        for name, ratio in ratios.get("MuSOAP", {}).items():
+            adam = self.tuned(records, name)[0]
+            ours, theirs = self.errors(records, name, None), self.errors(records, name, adam)
+            rows.append([named(name), _range(ours), _range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}"])
             said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
             if len(self.shares) > 1:
                 share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name, adam)
                 timed.append([named(name), f"{share:.2f}", f"{step:.2f}", f"{share * step:.2f}"])
-        heads = ["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio", *self.others]
-        said["table"] = "\n".join(table(heads, rows))
+        said["table"] = "\n".join(table(["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio"], rows))
+        for who, own in ratios.items():
+            trained = [ratio for ratio in own.values() if math.isfinite(ratio)]
+            said |= {
+                f"{dotted(who)}.mean": f"{geometric_mean(trained or [math.inf]):.2f}",
+                f"{dotted(who)}.most": f"{max(own.values()):.2f}",
+            }
+        if self.others:
+            means = [
+                [who, str(len(own)), said[f"{dotted(who)}.mean"], said[f"{dotted(who)}.most"]] for who, own in ratios.items()
+            ]
+            said["others"] = "\n".join(table(["untuned", "problems", "mean ratio", "largest"], means))
         if timed:
             said["shares"] = "\n".join(table(["problem", "part of the steps", "time of a step", "part of the time"], timed))
             said["median"] = f"{median(float(row[-1]) for row in timed):.2f}"
@@ -209,7 +225,8 @@ class AgainstTuned:
     def table(self, records: Any) -> str:
         """Return the page."""
         said = self.numbers(records)
-        head = ["Mean test errors of the seeds, and their range.", said["table"], "", said.get("shares", "")]
+        more = [said[name] for name in ("others", "shares") if name in said]
+        head = ["Mean test errors of the seeds, and their range.", said["table"], *more]
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", *head])
 
 

@@ -12,8 +12,18 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.data.problem_data import ProblemData
-from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean_square
-from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
+from neuralop_mup.lab.score import (
+    AT_ONCE,
+    METRICS,
+    Metric,
+    Predictor,
+    Validation,
+    by_sample,
+    in_double,
+    is_like,
+    mean_square,
+    rollout_errors,
+)
 from neuralop_mup.lab.training import quiet, untouched
 
 Batch = Mapping[str, torch.Tensor]
@@ -96,10 +106,11 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     joined = " of all channels together; the loss is the sum of theirs" if len(by_channel) > 2 else ""
     with np.errstate(invalid="ignore"):  # differences of infinite errors
         quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
-    half = _at_half_the_resolution(model, loaders[which])
+    all_ways = found | _at_half_the_resolution(model, loaders[which])
+    means = [[name, *(_mean(own[name]) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
     tables = {
         "Mean over the samples (l2: all channels together; h1, The Well's vrmse and PDEBench's nrmse: mean over "
-        "channels):": _by_name(found | half),
+        "channels):": [["error", *all_ways], *means],
         f"Relative L2 errors{joined}. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],
@@ -127,14 +138,8 @@ def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tenso
             means = torch.cat([in_double(batch["y"]).flatten(2).mean(2) for batch in loader]).mean(0)
     baselines = {MEAN: lambda batch: means.view(1, -1, *[1] * (batch["y"].ndim - 2)).expand_as(batch["y"])}
     if isinstance(data, ProblemData) and data.trajectories(which):
-        baselines[PERSISTENCE] = lambda batch: _last_state(batch, data.history)
+        baselines[PERSISTENCE] = lambda batch: batch["x"].split(batch["y"].shape[1], dim=1)[data.history - 1]
     return baselines
-
-
-def _last_state(batch: Batch, history: int) -> torch.Tensor:
-    """Return the last frame of the input."""
-    channels = batch["y"].shape[1]
-    return batch["x"][:, (history - 1) * channels : history * channels]
 
 
 def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batch]) -> Errors:
@@ -184,16 +189,14 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
     for way in [way for way in rmse if way in _BASELINES]:
         better = rmse[MODEL] < _NOT_BETTER * rmse[way]
         poor = [channel for channel in varying if not better[channel] and rmse[way][channel] > 0]
-        where = "The" if len(poor) == len(varying) else f"In {wording.listed('channel', poor)} the"
-        learned = ": nothing was learned" if way == MEAN and len(poor) == len(varying) else ""
-        findings += [f"{where} model is not better than {_BASELINES[way]}{learned}."] if poor else []
+        if len(poor) == len(varying) > 0:
+            findings.append(
+                f"The model is not better than {_BASELINES[way]}{': nothing was learned' if way == MEAN else ''}."
+            )
+        elif poor:
+            channels = f"channel{'s' if len(poor) > 1 else ''} {', '.join(map(str, poor))}"
+            findings.append(f"In {channels} the model is not better than {_BASELINES[way]}.")
     return [header, *rows], findings
-
-
-def _by_name(found: Errors) -> list[list[Any]]:
-    """Return the table of errors by name."""
-    rows = [[name, *(_mean(own[name]) for own in found.values())] for name in METRICS if name in found[MODEL]]
-    return [["error", *found], *rows]
 
 
 def _mean(errors: Any) -> float:

@@ -6,8 +6,7 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from jsonargparse import ArgumentParser, auto_parser
 
@@ -23,12 +22,24 @@ _KINDS = {
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
 
+#: A link in a docstring. A terminal shows only its last name.
+_LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
+
+
+class _Parser(ArgumentParser):
+    """A parser that accepts no abbreviations, raises ArgumentError, and shows docstrings without links."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False, "exit_on_error": False})
+
+    def format_help(self) -> str:
+        return _LINK.sub(r"\1", super().format_help()).replace("``", "`")
+
 
 def parser(command: str | None = None) -> ArgumentParser:
-    """Return the parser of all commands, or of one. It accepts no abbreviations, and raises ArgumentError."""
+    """Return the parser of all commands, or of one."""
     components = COMMANDS if command is None else COMMANDS[command]
-    strict = partial(ArgumentParser, allow_abbrev=False, exit_on_error=False)
-    return auto_parser(components, parser_class=strict, prog="neuralop-mup", version=__version__)
+    return auto_parser(components, parser_class=_Parser, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:

@@ -24,8 +24,8 @@ from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
-from neuralop_mup.lab.target import tuples
-from neuralop_mup.lab.training import FNOs
+from neuralop_mup.lab.training import FNOs, processor_of
+from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options with a dot
 
@@ -35,14 +35,6 @@ _SMALL_PROBLEM = {"n_train": 140, "n_val": 40, "grid": 64}
 
 
 _SMALL_TARGET = {"hidden_channels": 64, "n_modes": 32}
-
-
-#: Names and text of an argument in a docstring.
-_ENTRY = re.compile(r"^(\w+(?:, \w+)*) : .*\n((?:    .*\n?|\n(?=    ))+)", re.MULTILINE)
-
-
-#: A link in a docstring. A terminal shows only its last name.
-_LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
 #: Arguments of all commands that read data.
@@ -61,25 +53,6 @@ def _on_data(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
-def _with_arguments_of(function: Callable[..., Any], without: str) -> Callable:
-    """Append the arguments of the function that a command calls to the command's signature and docstring."""
-
-    def extended(command: Callable[..., int]) -> Callable[..., int]:
-        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **how
-        known = {p.name for p in parameters} | {without}
-        more = inspect.signature(function, eval_str=True).parameters.values()
-        parameters += [p for p in more if p.kind is p.KEYWORD_ONLY and p.name not in known]
-        command.__signature__ = inspect.Signature(parameters, return_annotation=int)
-        command.__annotations__ = {p.name: p.annotation for p in parameters}
-        texts = {name: text for names, text in _ENTRY.findall(inspect.getdoc(function)) for name in names.split(", ")}
-        added = [f"{p.name}\n{texts[p.name]}" for p in parameters if p.name not in known]
-        command.__doc__ = _LINK.sub(r"\1", "\n".join([inspect.getdoc(command), *added])).replace("``", "`")
-        return command
-
-    return extended
-
-
-@_with_arguments_of(compare_methods, without="processor")
 @_on_data
 def compare(
     data: str = "burgers",
@@ -105,7 +78,7 @@ def compare(
     is_default = data == "burgers" and not problem and not target
     source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
     out, size = Path(folder or f"runs/{source.title}-compare"), _target(source, _SMALL_TARGET if is_default else target)
-    found = compare_methods(_fnos(source), source, target=size, folder=out, **how)
+    found = compare_methods(_fnos(source), source, target=size, folder=out, read=None, **how)
     methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
     plots.plot_ways(methods, out / "comparison.png", title=found.title)
     (out / "comparison.md").write_text(f"# {found.title}\n\n{found}\n", encoding="utf-8")
@@ -114,7 +87,6 @@ def compare(
     return 0 if all(max(own.errors) < math.inf for name, own in found.methods.items() if "SOAP" in name) else 1
 
 
-@_with_arguments_of(tuning.train, without="processor")
 @_on_data
 def train(
     data: str = "burgers",
@@ -139,10 +111,14 @@ def train(
     folder
         Folder of the weights and the report. The same command resumes there. Default: runs/NAME-train.
     """
-    return _trained("train", _source(data, problem, read), target, base, folder, how)
+    source = _source(data, problem, read)
+    sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
+    out = Path(folder or f"runs/{source.title}-train")
+    tuned = tuning.train(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
+    print(_trained(tuned, out))
+    return 0
 
 
-@_with_arguments_of(tuning.tune, without="processor")
 @_on_data
 def tune(
     data: str = "burgers",
@@ -171,17 +147,18 @@ def tune(
     folder
         Folder of the runs, the target's weights and the report. The same command resumes there. Default: runs/NAME-tune.
     """
-    return _trained("tune", _source(data, problem, read), target, base, folder, {"space": space and _flat(space), **how})
-
-
-def _trained(command: str, source: Any, target: Some, base: Some, folder: str, how: Mapping[str, Any]) -> int:
-    """Call ``nm.train`` or ``nm.tune`` with an FNO, and print the result."""
-    out = Path(folder or f"runs/{source.title}-{command}")
-    sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
-    tuned = getattr(tuning, command)(_fnos(source), source, folder=out, **sizes, **how)
-    print(f"\n{tuned}\n\nReport, figures and every run: {out}")
-    print(f"In Python: tuned = nm.load_tuned({str(out)!r}); tuned.predict(x)")
+    source = _source(data, problem, read)
+    sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "space": space and _flat(space)}
+    out = Path(folder or f"runs/{source.title}-tune")
+    tuned = tuning.tune(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
+    print(_trained(tuned, out))
     return 0
+
+
+def _trained(tuned: Any, folder: Path) -> str:
+    """Return what is printed after a training."""
+    load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
+    return f"\n{tuned}\n\nReport, figures and every run: {folder}\n{load}"
 
 
 def summary(
@@ -219,7 +196,6 @@ def summary(
     return 0
 
 
-@_with_arguments_of(diagnostics.coord_check, without="loss")
 @_on_data
 def coord_check(
     data: str = "burgers",
@@ -278,8 +254,7 @@ def coord_check(
         for size in sizes:
             check_grid(build(size), source.grid_shape)
     loaded = source.load()
-    processor = (getattr(source, "processor", None) or (lambda data: data.processor()))(loaded)
-    batches = map(processor.preprocess, loaded.loaders(batch_size=batch_size, seed=0)[0])
+    batches = map(processor_of(source, loaded).preprocess, loaded.loaders(batch_size=batch_size, seed=0)[0])
     check = diagnostics.coord_check(
         build,
         sizes,
@@ -287,6 +262,7 @@ def coord_check(
         size_name=size_name,
         lr=settings.lr,
         optimizer=lambda built, _: build_optimizer(built, settings),
+        loss=None,
         **how,
     )
     found = {row["outcome"] for row in check.verdicts()}

@@ -13,10 +13,9 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.results import Results, seconds
-from neuralop_mup.lab.statistics import SEEDS, ratio_between
-from neuralop_mup.lab.study import Study
-from neuralop_mup.lab.sweeps import train_missing
+from neuralop_mup.lab.run import train_missing
+from neuralop_mup.lab.statistics import SEEDS, difference
+from neuralop_mup.lab.study import Results, Study, seconds
 from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
@@ -86,26 +85,16 @@ class Comparison:
     def result(self) -> str:
         """Return one sentence on what the errors mean: MuSOAP's with its default, relative to Adam's."""
         ours = self.methods[SOAP].errors
-        others = {name: ratio_between(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
-        if not any(others.values()):
+        found = {name: difference(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
+        parts = [f"relative to {name}: {text}" for name, text in found.items() if text]
+        if not parts:
             return f"Result: none, since a comparison needs at least {SEEDS} seeds that trained."
-        parts = [f"{_difference(*ratio)} {name}" for name, ratio in others.items() if ratio is not None]
-        return f"Result: with its default learning rate, MuSOAP has {', and '.join(parts)}."
+        return f"Result: the error of MuSOAP with its default learning rate, {'; '.join(parts)}."
 
     def __str__(self) -> str:
         hint = "The learning rate of Adam was not tuned on the target itself. Add --tuned (in Python tuned=True) to do this."
         text = [self.about, self.table(), *([] if TARGET_ADAM in self.methods else [hint]), self.result()]
         return "\n\n".join(text)
-
-
-def _difference(ratio: float, low: float, high: float) -> str:
-    """Return a ratio of errors and its 95 % interval in words."""
-    if low <= 1 <= high:
-        return f"no clear difference (95 % interval of the ratio: {low:.2f} to {high:.2f}) from"
-    percent = [100 * abs(1 - value) for value in (ratio, *sorted((low, high), reverse=ratio < 1))]
-    return "{:.0f} % {} error (95 % interval: {:.0f} to {:.0f} %) than".format(
-        percent[0], "lower" if ratio < 1 else "higher", *percent[1:]
-    )
 
 
 def compare(

@@ -1,7 +1,9 @@
 """Decide everything before the first run: data, sizes, settings and search. Raise an error for what cannot work."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,22 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.core.describe_model import fourier_blocks
+from neuralop_mup.core.describe_model import check_grid, fourier_blocks
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.rebuild import WIDTHS
 from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.checks import check_batch, check_data, inspection
 from neuralop_mup.lab.data.given import as_source, options_of
-from neuralop_mup.lab.loss import errors_of, loss_or_default, losses_of
-from neuralop_mup.lab.outcome import versions
-from neuralop_mup.lab.problems import Problem
+from neuralop_mup.lab.loss import Losses, errors_of, is_of_normalized, loss_or_default, losses_of
+from neuralop_mup.lab.outcome import copied, versions
+from neuralop_mup.lab.problems import Problem, ProblemData
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
-from neuralop_mup.lab.time_limit import epochs_within, seconds_of
 from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
 from neuralop_mup.lab.wording import cell, number, size_text
 from neuralop_mup.validation import check_positive
@@ -128,33 +128,30 @@ def validated(
     choice = optimizers[name]
     for rule in rules:
         check_rule(rule)
-    has_default_lrs = not space or (isinstance(space, Mapping) and "lr" not in space)
-    if has_default_lrs:
+    searched = dict(space or {}) if isinstance(space or {}, Mapping) else {}
+    interpolate = search and "lr" not in searched
+    if not space or (searched and "lr" not in searched):
         if choice.user_defined:
             argument = "space={'lr': [low, …, high]}" if search else "lr=…"
             raise MupError(f"The optimizer {name} has no default learning rate. Pass {argument}.")
-        space = {"lr": _default_lrs(choice, _TYPICAL_STEPS, search), **(space or {})}
+        space = {"lr": _default_lrs(choice, _TYPICAL_STEPS, search), **searched}
     given = {key: value for key, value in settings.items() if value is not None or key in ("epochs", "batch_size", "device")}
-    searched = space if isinstance(space, Mapping) else ()
     fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in searched}
     multipliers = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
     if isinstance(base, Mapping) and isinstance(target, Mapping):
         base = {**target, **base}
-    untrained_base = {} if search else {"base": base}
+    by_rule = {rule: {"init_mult": multipliers} if rule != "standard" and multipliers else {} for rule in rules}
     study = Study(
         name=Path(folder).resolve().name,
         sizes={"proxy": base, "target": target} if search else {"target": target},
-        rules=tuple(dict.fromkeys(rules)),
-        settings_by_rule={
-            rule: {**({"init_mult": multipliers} if rule != "standard" and multipliers else {}), **untrained_base}
-            for rule in rules
-        },
-        interpolate=has_default_lrs,
+        rules=tuple(by_rule),
+        settings_by_rule=by_rule if search else {rule: {**own, "base": base} for rule, own in by_rule.items()},
+        interpolate=interpolate,
         keep_weights=True,
         **checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed")),
     )
     tried = [{key: value} for key, values in {**study.space, "seed": study.seeds}.items() for value in values]
-    for config in [{**study.settings_by_rule.get(rule, {}), **one} for rule in study.rules for one in tried]:
+    for config in [{**study.settings_by_rule[rule], **one} for rule in study.rules for one in tried]:
         run = Settings.of({**study.fixed, **study.example, **config}, optimizers)
         check_positive("lr", run.lr)  # Settings also accept zero, but such a run learns nothing
     return study, optimizers
@@ -187,85 +184,77 @@ def decide(
         If the data, the sizes or the settings cannot work.
     """
     read = options_of(read)
-    duration, budget = arguments["epochs"], None
-    if isinstance(duration, str) and not search:
-        budget = seconds_of(duration)
-        arguments["epochs"] = 1
     study, optimizers = validated(folder, search=search, **arguments)
-    sizes = dict(study.sizes)
-    models = {"target": _built(build, sizes["target"], "target", real=not search)}
+    rule, target = study.rules[0], study.sizes["target"]
+    large = _built(build, target, "target", real=not search)
     source = as_source(data, read)
     loaded = source.load()
     with untouched(loaded.loaders(1, 0)[0]):
         sample = loaded.sample()
     grid = grid_of(sample)
     energy = mode_energy(sample["y"]) if grid and search else None
-    problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
-    choices = {"data": source.title, **getattr(source, "readings", problem)}
-    if search:
-        if sizes["proxy"] is None:
-            sizes["proxy"], choices["proxy"] = narrower(sizes["target"], energy)
-        base = models["proxy"] = _built(build, sizes["proxy"], "base", real=True)
-        few, many = n_params(base), n_params(models["target"])
-        if few >= many:
-            raise MupError(
-                f"The base has {few:,} parameters and the target {many:,}, so tuning the base saves nothing. Pass a base "
-                "with a smaller width or fewer modes."
-            )
-    else:
-        base_size = study.settings_by_rule[study.rules[0]]["base"]
-        base = None if base_size is None else _built(build, base_size, "base")
-        choices["base"] = "the reference size" if base_size is None else size_text(base_size)
-    first = models[study.base]
+    base = study.sizes["proxy"] if search else study.settings_by_rule[rule]["base"]
+    reasons = ""
+    if search and base is None:
+        base, reasons = narrower(target, energy)
+    small = None if base is None else _built(build, base, "base", real=search)
+    models = {"proxy": small, "target": large} if search else {"target": large}
+    sizes = {"proxy": dict(base), "target": dict(target)} if search else {"target": dict(target)}
+    costs = {label: n_params(model) for label, model in models.items()}
+    if search and costs["proxy"] >= costs["target"]:
+        raise MupError(
+            f"The base has {costs['proxy']:,} parameters and the target {costs['target']:,}, so tuning the base saves "
+            "nothing. Pass a base with a smaller width or fewer modes."
+        )
     run = Settings.of({**study.fixed, **study.example}, optimizers)
     loss, n_dim = loss_or_default(loss, loaded, processor, processor_of(source, loaded)), len(grid) or 2
     losses, is_named = losses_of(loss, n_dim, getattr(source, "losses", dict)()), isinstance(loss, str)
-    check_batch(
-        f"{function_name(build)}(**{dict(sizes[study.base])})", first, sample, losses, processor, is_named, bool(grid)
-    )
+    call, first = f"{function_name(build)}(**{sizes[study.base]})", models[study.base]
+    check_batch(call, first, sample, losses, processor, is_named, bool(grid))
     check_data(loaded, sample["y"], models, run.batch_size, loss, grid)
-    scorer = None if score is None else score_of(score)
-    x_shape = (sample["x"].shape[1], *grid) if grid else None
-    errors = errors_of(loss, losses, n_dim)
-    training = Training(build, source, loaded, losses, processor, loss, scorer, optimizers, x_shape, errors)
-    if scorer is not None:
+    training = Training(
+        build,
+        source,
+        loaded,
+        losses,
+        processor,
+        loss,
+        score_of(score),
+        optimizers,
+        (sample["x"].shape[1], *grid) if grid else None,
+        errors_of(loss, losses, n_dim),
+    )
+    if training.score is not None:
         with quiet():
-            scorer.check(first, training.processor, loaded)
-    n_val = loaded.counts()["val"] if search else None
-    proxy_modes = modes_of(first) if search else None
-    notes = data_notes(sample, n_val, proxy_modes, modes_of(models["target"]), is_named, energy)
-    costs = {label: n_params(model) for label, model in models.items()}
-    sizes = {label: dict(size) for label, size in sizes.items()}
-    study = replace(study, sizes=sizes, notes=tuple(notes), train=training, costs=costs)
-    if budget is not None:
-        study = replace(study, fixed={**study.fixed, "epochs": epochs_within(budget, study, training, Path(folder))})
-        run = replace(run, epochs=study.fixed["epochs"])
+            training.score.check(first, training.processor, loaded)
     steps = run.epochs * len(loaded.loaders(run.batch_size, 0)[0])
-    if study.interpolate:
-        study = replace(study, space={**study.space, "lr": _default_lrs(run.choice, steps, search)})
-    choices["target"] = (
-        f"{size_text(sizes['target'])}; {n_params(models['target']):,} parameters, {steps} steps ({run.epochs} epochs"
-        f"{f', which fit in {duration}' if budget else ''}), loss {loss if is_named else 'user-defined'}"
-    )
-    lrs = study.space["lr"]
-    reason = "as passed" if not study.interpolate else f"for {steps} steps" if run.choice.lr_from_steps else "the default"
-    choices["lr"] = (
-        f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned at the proxy"
-        if search
-        else f"{number(lrs[0])}, {reason}; not tuned"
-    )
+    uses_default_lr = "lr" not in (arguments.get("space") or {})
+    lrs = _default_lrs(run.choice, steps, search) if uses_default_lr else study.space["lr"]
+    reason = f"for {steps} steps" if run.choice.lr_from_steps else "the default"
+    about_lr = f"{number(lrs[0])}, {reason if uses_default_lr else 'as passed'}; not tuned"
+    if search:
+        about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned at the proxy"
     for rule in study.rules:
         with inspection():  # the model at the base has memory, so that its initialization can be checked
-            if search:
-                parametrize(copy.deepcopy(models["target"]), base=copy.deepcopy(base), rule=rule, init=False)
-            parametrize(copy.deepcopy(first), base=copy.deepcopy(base), rule=rule)
-    return Decided(
-        replace(study, interpolate=study.interpolate and search),
-        title=f"{function_name(build)} on {source.title}",
-        steps=steps,
-        choices=choices,
-        n_bytes=_REPORT_BYTES + _PARAMETER_BYTES * n_params(models["target"]),
-    )
+            for model in models.values():
+                own = copy.deepcopy(model)
+                parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
+    about_base = "the reference size" if base is None else size_text(base)
+    problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
+    about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({run.epochs} epochs)"
+    choices = {
+        "data": source.title,
+        **getattr(source, "readings", problem),
+        "proxy" if search else "base": reasons or about_base,
+        "target": f"{about_target}, loss {loss if is_named else 'user-defined'}",
+        "lr": about_lr,
+    }
+    n_val, modes = (loaded.counts()["val"], modes_of(first)) if search else (None, None)
+    notes = tuple(data_notes(sample, n_val, modes, modes_of(large), is_named, energy))
+    space = {**study.space, "lr": lrs}
+    study = replace(study, sizes=sizes, space=space, notes=notes, train=training, costs=costs)
+    title, n_bytes = f"{function_name(build)} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
+    return Decided(study, title, steps, choices, n_bytes)
 
 
 def _default_lrs(choice: Choice, steps: int, search: bool) -> list[float]:
@@ -384,3 +373,112 @@ def data_notes(
             "numbers of points. Use an even grid, or crop the last point of these axes (read={'crop': {'x': (0, -1)}})."
         )
     return list(filter(None, notes))
+
+
+@contextmanager
+def inspection(on_meta: bool = False) -> Iterator[None]:
+    """Build and call models for inspection: with the same random numbers each time, and without consuming any."""
+    with torch.random.fork_rng(devices=[]), quiet(), torch.device("meta") if on_meta else nullcontext():
+        torch.manual_seed(0)
+        yield
+
+
+def check_batch(
+    call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
+) -> None:
+    """Raise MupError if the processor, the model or the loss fails on two samples, or the loss is not their error."""
+    if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
+        raise MupError(f"processor={processor!r} must be a data processor of neuralop, or derived from one.")
+    where = next(model.parameters()).device
+    batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
+    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
+    processor = copy.deepcopy(processor)
+    try:
+        with inspection(), torch.no_grad():
+            if processor is not None:
+                processor.to(where)
+                batch = processor.preprocess(batch)
+            out = model.eval()(**batch)
+            if processor is not None:
+                out, batch = processor.postprocess(out, batch)
+    except Exception as error:  # the model is the user's
+        raise MupError(
+            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields must have "
+            "the shape (n, channels, *grid); use x.movedim(-1, 1) if channels are last. The model needs as many in_channels "
+            "as x has, one number in n_modes per axis, and a forward(self, x, **_) that accepts further keyword arguments."
+        ) from error
+    if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
+        raise MupError(
+            f"The model of {call} returns fields of shape {tuple(out.shape[1:])} for a batch with {shapes}, but they must "
+            "have the shape of y. Set out_channels to the number of channels of y."
+        )
+    for name, (_, term) in {} if named else losses.items():
+        with inspection(), torch.no_grad():
+            _check_loss("The loss" if name == "data" else f"The loss {name!r}", term, out, batch)
+
+
+def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: Mapping[str, Any]) -> None:
+    """Raise MupError if a loss fails, returns no number or a different one the second time, or is a mean over the batch."""
+    n = len(batch["y"])
+    half = n // 2 if torch.is_tensor(out) else 0
+    parts = (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
+    whole, again, first, second = (
+        _value(what, copied(term), _cut(out, n, p), {k: _cut(v, n, p) for k, v in batch.items()}) for p in parts
+    )
+    if whole != again and not math.isnan(whole):
+        raise MupError(
+            f"{what} returned {whole:.6g} and then {again:.6g} for the same prediction and batch, so runs cannot be "
+            "repeated. Draw random numbers with torch, which is seeded for each run."
+        )
+    both = first + second
+    if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
+        raise MupError(
+            f"{what} is a mean over the batch: it is {whole:.4g} for {2 * half} samples, and {first:.4g} and {second:.4g} "
+            "for the two halves. Losses are summed over batches, so a mean would depend on the batch size. Sum over the "
+            "samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
+        )
+
+
+def _cut(value: Any, n: int, part: slice) -> Any:
+    return value[part] if torch.is_tensor(value) and value.ndim and len(value) == n else value
+
+
+def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
+    """Return the value of a loss. Raise MupError if it is not one number."""
+    torch.manual_seed(0)
+    try:
+        value = term(prediction, **sample)
+    except Exception as error:  # the function is the user's
+        raise MupError(
+            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. We call "
+            "loss(y_pred, **batch), so it must accept y and **batch."
+        ) from error
+    if not torch.is_tensor(value) or value.numel() != 1:
+        kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
+        raise MupError(f"{what} returned {kind}. It must return a tensor of one number, summed over the batch.")
+    return float(value)
+
+
+def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
+    """Raise MupError if the batch is too large, the loss cannot judge a sample, or a grid is too coarse for the modes."""
+    n_train = data.counts()["train"]
+    if isinstance(data, ProblemData) and batch > n_train:
+        raise MupError(
+            f"A batch of {batch} is larger than the training data of {n_train} samples, so each epoch would be one step. "
+            f"Use a batch_size of at most {n_train}, better a tenth of it, or more data."
+        )
+    if isinstance(loss, str) and torch.is_tensor(y) and y.is_complex():
+        raise MupError(
+            f"loss={loss!r} cannot be used with complex targets. Pass a function loss(y_pred, y, **batch) that uses "
+            "absolute values and sums over the batch, or pass real and imaginary parts as channels."
+        )
+    data.check(relative=isinstance(loss, str) and not is_of_normalized(loss))
+    train, evals = data.loaders(batch, 0)
+    for split, loader in {"train": train, **evals}.items() if grid else ():
+        with untouched(loader):
+            points = tuple(next(iter(loader))["x"].shape[2:])
+        for model in models.values():
+            try:
+                check_grid(model, points)
+            except MupError as error:
+                raise MupError(f"The {split} data has {'×'.join(map(str, points))} points. {error}") from error

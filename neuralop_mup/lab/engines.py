@@ -24,6 +24,8 @@ import torch
 from neuralop_mup.errors import MupError
 from neuralop_mup.validation import check_count
 
+_LOG = logging.getLogger(__name__)
+
 _STARTS = 4  # attempts to start a process that is killed before its run begins
 #: Modules that the parent of the processes imports, since torch and the first model on "meta" take seconds.
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
@@ -55,9 +57,6 @@ class InlineEngine:
     """
 
     capacity = 1
-
-    def __init__(self, note: str = "") -> None:
-        self.note = note  # the reason why there are no processes, for the user
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Execute one run. The future returns the function's result, or raises if its process ended."""
@@ -311,7 +310,8 @@ def make_engine(
             return InlineEngine()
         engine, why = LocalEngine(size, devices), _reason_not_sendable(train)
     if why and n_workers is executor is None:
-        return InlineEngine(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
+        _LOG.warning(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
+        return InlineEngine()
     if why:
         raise MupError(
             f"The train function cannot be sent to worker processes ({why}). Define it at module level of a file, or pass "

@@ -6,10 +6,11 @@ Each file is written completely or not at all. No file runs code when it is read
 import errno
 import glob
 import json
+import logging
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
 from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
+
+_LOG = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL = (
     300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
@@ -88,15 +91,13 @@ class Checkpoint:
         Loader of the training samples.
     key : str
         Fingerprint of everything that the run depends on. A checkpoint with another key is not loaded.
-    report : callable
-        Function that is called with a sentence if the checkpoint cannot be read or written.
     **parts
         Objects with ``state_dict`` and ``load_state_dict``. Their states must consist of tensors and plain values. A
         checkpoint with other objects is not loaded, since it could run code.
     """
 
-    def __init__(self, path: Path, loader: Any, key: str, report: Callable[[str], Any], **parts: Any) -> None:
-        self.path, self._loader, self._key, self._report, self._parts = path, loader, key, report, parts
+    def __init__(self, path: Path, loader: Any, key: str, **parts: Any) -> None:
+        self.path, self._loader, self._key, self._parts = path, loader, key, parts
         self._last = time.monotonic()
 
     def restore(self) -> tuple[int, float]:
@@ -110,10 +111,10 @@ class Checkpoint:
             state = _read(self.path)
             key = state["key"]
         except Exception as error:  # errors of zip and pickle share no base class
-            self._report(f"the checkpoint {self.path} cannot be read ({type(error).__name__}): its run starts again")
+            _LOG.warning(f"The checkpoint {self.path} cannot be read ({type(error).__name__}). Its run starts again.")
             return 0, 0.0
         if key != self._key:
-            self._report(f"the checkpoint {self.path} belongs to other code, data or settings: its run starts again")
+            _LOG.warning(f"The checkpoint {self.path} belongs to other code, data or settings. Its run starts again.")
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -143,7 +144,7 @@ class Checkpoint:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
-            self._report(f"the checkpoint {self.path} cannot be written ({error}): if this run is killed, it starts again")
+            _LOG.warning(f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it starts again.")
         self._last = time.monotonic()
 
 
@@ -171,7 +172,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
         If the file cannot be written. An older file does not change.
     """
     state = _state(model.to("cpu"))
-    kept = processor if _is_known(processor) else None
+    kept = processor if is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
     content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept, "made": json.dumps(plain(made))}
@@ -179,7 +180,8 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
         save_torch(content, part)
 
 
-def _is_known(processor: Any) -> bool:
+def is_known(processor: Any) -> bool:
+    """Return whether a file can contain a data processor."""
     if not isinstance(processor, nn.Module) or getattr(processor, "model", None) is not None:
         return False
     return all(type(m) in _KNOWN for m in processor.modules()) and (

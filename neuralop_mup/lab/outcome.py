@@ -7,13 +7,13 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,9 @@ def same_random_state() -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], **how: Any) -> dict[str, Any]:
+def execute(
+    version: str, train: Callable[..., Any], config: Mapping[str, Any], place: str | None = None, keep: bool = False
+) -> dict[str, Any]:
     """Train once and return the outcome, also if ``train`` raises.
 
     Parameters
@@ -88,11 +90,14 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
     version : str
         Version of the package in the parent command. The numbers of another version may differ.
     train : callable
-        Train function. A copy of it is called with a copy of ``config`` and with ``how``, so that runs share no state.
+        Train function. A copy of it is called with a copy of ``config``, so that runs share no state. If its attribute
+        ``keeps_files`` is true, it is also called with ``place`` and ``keep``.
     config : mapping
         Configuration of the run.
-    **how
-        Further arguments of ``train``, such as the folder of the run.
+    place : str, optional
+        Folder of the run.
+    keep : bool
+        Whether to keep the weights.
 
     Returns
     -------
@@ -109,17 +114,18 @@ def execute(version: str, train: Callable[..., Any], config: Mapping[str, Any], 
             f"A worker has neuralop_mup {__version__}, but the command that sends it runs has {version}. Their numbers may "
             "differ. Install the same version everywhere."
         )
-    if "place" in how and not Path(how["place"]).is_dir():
-        raise MupError(f"A worker does not see {how['place']}. Choose a folder that every machine sees.")
+    if place is not None and not Path(place).is_dir():
+        raise MupError(f"A worker does not see {place}. Choose a folder that every machine sees.")
     if not _BUSY.acquire(blocking=False):
         raise MupError(
             "The executor trains several runs at once in the threads of one process, so they would share random numbers. "
             "Pass an executor of processes with one thread each."
         )
+    files = {"place": place, "keep": keep} if getattr(train, "keeps_files", False) else {}
     start = time.perf_counter()
     try:
         with same_random_state():
-            outcome = _ended(copied(train)(copied(dict(config)), **how))
+            outcome = _ended(copied(train)(copied(dict(config)), **files))
     except (Exception, SystemExit) as error:
         outcome = _raised(error)
     finally:
@@ -215,8 +221,3 @@ def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: i
         if (own := score(records, seeds)) < loss:
             best, loss = point, own
     return best, loss
-
-
-def mean_and_std(losses: Sequence[float]) -> tuple[float, float]:
-    """Return mean and population standard deviation; (inf, nan) for no losses."""
-    return (fmean(losses), pstdev(losses)) if losses else (math.inf, math.nan)

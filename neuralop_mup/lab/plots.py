@@ -67,27 +67,24 @@ def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str
 
 def ticks_at(axes: Any, values: Sequence[float]) -> None:
     """Put ticks at the values, as many as fit, with plain numbers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     width = axes.get_window_extent().width / axes.figure.dpi
     stride = max(1, math.ceil(len(values) * 0.42 / width))
-    axes.xaxis.set_major_locator(FixedLocator(list(values)[::stride]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(labelsize=SMALL)
+    shown = list(values)[::stride]
+    axes.set_xticks(shown, [f"{value:.3g}" for value in shown], fontsize=SMALL)
+    axes.set_xticks([], minor=True)
 
 
 def value_axis(axes: Any) -> None:
     """Put a few plain numbers on the vertical axis, and remove the box around the data."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator
 
     if axes.get_yscale() == "log":
         low, high = axes.get_ylim()
         decades = math.log10(high / low)
         subs = (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9) if decades < 0.5 else (1, 2, 3, 5, 7) if decades < 1.3 else (1, 3)
         axes.yaxis.set_major_locator(LogLocator(subs=subs if decades < 3 else (1,), numticks=12))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter("{x:.3g}")
+        axes.set_yticks([], minor=True)
     axes.grid(axis="y", color=FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=SMALL)

@@ -6,9 +6,9 @@ any number of studies.
 
 import hashlib
 import json
+import logging
 import math
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,8 @@ from neuralop_mup.lab.files import put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint_or_new
 from neuralop_mup.lab.outcome import KINDS, is_complete, is_final, releases
 from neuralop_mup.lab.wording import counted
+
+_LOG = logging.getLogger(__name__)
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
 #: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
@@ -110,7 +112,6 @@ class Records:
         self.folder = Path(folder)
         self._lock = FileLock(self.folder / ".lock")
         self.known = known
-        self.notes: list[str] = []  # on damaged records
         self._read: dict[str, dict[str, Any] | None] = {}
         self._given_up: set[str] = set()
         self._written: set[str] = set()  # runs of this command: it does not repeat one because its weights are missing
@@ -155,19 +156,18 @@ class Records:
             put(self.folder, place / _CONTENT, json.dumps({**run.content, "releases": releases()}))
         return place
 
-    def of_other_releases(self, runs: Iterable[Run]) -> str:
-        """Describe kept runs of other releases with the same content, which are not reused; empty if there are none."""
-        wanted, found = {content_hash(run.content) for run in runs}, Counter[str]()
+    def warn_of_other_releases(self, runs: Iterable[Run]) -> None:
+        """Warn if the folder contains these runs of other releases, which are not reused."""
+        wanted, found = {content_hash(run.content) for run in runs}, list[str]()
         for path in self.folder.glob(f"workspace/*/{_CONTENT}") if wanted else ():
             with suppress(OSError, ValueError, KeyError):  # such a file is damaged, or of release 0.3
                 content = json.loads(path.read_text(encoding="utf-8"))
                 made = content.pop("releases")
                 if made != releases() and content_hash(content) in wanted and path.with_name(_DOCUMENT).exists():
-                    found[_text(made)] += 1
-        return "; ".join(
-            f"{counted(count, 'kept run')} of {made} cannot be reused with {_text(releases())}: the results may differ"
-            for made, count in found.items()
-        )
+                    found.append(_text(made))
+        if found:
+            kept = f"{counted(len(found), 'kept run')} of {', or of '.join(sorted(set(found)))}"
+            _LOG.warning(f"{kept} cannot be reused with {_text(releases())}: the results may differ.")
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """Return the record of a run, or None if the run must be trained.
@@ -191,7 +191,7 @@ class Records:
             except FileNotFoundError:
                 self._read[run.id] = None
             except (ValueError, KeyError, TypeError) as error:
-                self.notes.append(f"{path} is damaged ({type(error).__name__}), so its run is trained again")
+                _LOG.warning(f"{path} is damaged ({type(error).__name__}), so its run is trained again.")
                 self._read[run.id] = None
         return self._read[run.id]
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
-from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.statistics import difference
-from neuralop_mup.lab.study import edge_of, is_number, the
+from neuralop_mup.lab.study import Results, edge_of, is_number, mean_metric, the
 
 # Sentences
 
@@ -36,17 +35,21 @@ def verdict(results: Results) -> list[str]:
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
     >>> from neuralop_mup.lab import verdict
     >>> verdict(results)[0]
-    'The best point is lr 0.5, with loss 1.'
+    'With lr 0.5, the loss is 1.'
     """
-    study = results.study
-    sentences = [_transferred(results) if len(study.sizes) > 1 else _best(results)]
-    best = results.row(study.rules[0], study.base)["best"] or {}
+    study, rules = results.study, results.study.rules
+    compared = rules if len(study.sizes) > 1 else rules[:1]
+    sentences = [_loss_under(results, rule) for rule in compared]
+    if "standard" in compared[1:]:
+        losses = {rule: [r["loss"] for r in results.carried(study.target, rule) if not r["error"]] for rule in compared}
+        found = difference(losses[rules[0]], losses["standard"])
+        sentences += [f"The loss under {rules[0]}, relative to SP: {found}."] if found else []
+    best = results.row(rules[0], study.base)["best"] or {}
     for name, value in best.items():
         if edge := edge_of(value, study.space.get(name)):
-            of = f" of {the(study.base)}" if study.base else ""
             sentences.append(
-                f"The best {wording.in_words(name)}{of}, {wording.number(value)}, is the {edge} of the grid, so the optimum "
-                f"may lie outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
+                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} of the grid, so the optimum may "
+                f"lie outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
@@ -57,38 +60,18 @@ def verdict(results: Results) -> list[str]:
     return sentences
 
 
-def _best(results: Results) -> str:
-    row = results.row(results.study.rules[0])
-    if row["best"] is None:
+def _loss_under(results: Results, rule: str | None) -> str:
+    """Return a sentence about the loss of the last size with the best values."""
+    row, target = results.row(rule), the(results.study.target)
+    if row["transferred"] is None:
         return "No point completed with every seed."
-    if len(results.study.tuning) == 1:
-        return f"Training with {wording.params(row['best'])} gives loss {wording.loss_of_row(row)}."
-    return f"The best point is {wording.params(row['best'])}, with loss {wording.loss_of_row(row)}."
-
-
-def _transferred(results: Results) -> str:
-    """Return a sentence about the losses of the target with the base's best values, under the rule and under SP."""
-    study, rule = results.study, results.study.rules[0]
-    ours = results.row(rule)
-    values, base, target = wording.params(ours["transferred"] or {}), the(study.base), the(study.target)
-    if ours["failed"]:
-        head = f"Training of {target} failed under {rule} with the best {values} of {base} ({_why(results, ours)})"
-    else:
-        head = f"With the best {values} of {base} and the rule {rule}, {target} has loss {wording.loss_of_row(ours)}"
-    if rule == "standard" or "standard" not in study.rules:
-        return head + "."
-    naive = results.row("standard")
-    if naive["failed"]:
-        return f"{head}; the same values under SP failed ({_why(results, naive)})."
-    losses = {name: [r["loss"] for r in results.carried(study.target, name) if not r["error"]] for name in study.rules}
-    found = difference(losses["standard"], losses[rule])
-    return f"{head}; the same values under SP give {wording.loss_of_row(naive)}{found}."
-
-
-def _why(results: Results, row: Mapping[str, Any]) -> str:
-    failed = [r for r in results.carried(row["size"], row["rule"]) if r["error"]]
-    why = wording.line(failed[0]["error"] or "no finite loss")[:160]
-    return f"{len(failed)} of {wording.counted(row['trials'], 'run')}: {why}"
+    values = f"With {wording.params(row['transferred'])}"
+    where = f" of {target} under {wording.rule_name(rule)}" if len(results.study.sizes) > 1 else ""
+    if row["failed"]:
+        why = next(r["error"] for r in results.carried(row["size"], rule) if r["error"])
+        runs = wording.counted(row["trials"], "run")
+        return f"{values}, the training{where} failed ({row['failed']} of {runs}: {wording.line(why)[:160]})."
+    return f"{values}, the loss{where} is {wording.loss_of_row(row)}."
 
 
 # Tables
@@ -129,10 +112,10 @@ def aligned_table(results: Results) -> str:
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
             "loss": wording.loss_of_row(row),
             "test loss": wording.number(row["transferred_test"]),
-            "validation error": wording.number(_mean(records, "validation_error")),  # if a score chooses
+            "validation error": wording.number(mean_metric(records, "validation_error")),  # if a score chooses
         }
         for term in _other_losses(results.records):
-            cells[f"test {term}"] = wording.number(_mean(records, f"test_{term}_loss"))
+            cells[f"test {term}"] = wording.number(mean_metric(records, f"test_{term}_loss"))
         failed = len([r for r in results.cell(row["size"], row["rule"]) if r["error"]])
         rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
     kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
@@ -143,12 +126,6 @@ def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of losses other than "data", such as ``["equation"]`` for physics-informed training."""
     keys = {key for record in records for key in record["metrics"]}
     return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
-
-
-def _mean(records: Sequence[Mapping[str, Any]], metric: str) -> float | None:
-    """Return the mean of a metric over the completed records; None if one of them does not have it."""
-    values = [record["metrics"].get(metric) for record in records if not record["error"]]
-    return sum(values) / len(values) if values and None not in values else None
 
 
 def _score(results: Results) -> str:
@@ -232,37 +209,38 @@ def write_report(
     >>> write_report(results, command="python sweep.py").name
     'report.md'
     """
-    study, folder, title = results.study, results.folder, title or results.study.name
+    study, title, path = results.study, title or results.study.name, results.folder / "report.md"
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
-    parts = [
+    chosen = f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
+    failed = [
+        [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
+        for r in results.records
+        if r["error"]
+    ]
+    sections = {
+        "Errors": errors,
+        "Runs that did not complete": failed
+        and wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *failed]),
+        "Settings": wording.aligned(
+            [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
+        ),
+        "Machines and versions": surroundings(results.records),
+        "Use the target": use and f"```python\n{use}\n```",
+        "Again": f"```\n{command}\n```\n\nEvery run is one line of `results.jsonl`.",
+    }
+    page = [
         f"# {title}",
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in [*findings, *rest, *study.notes]),
         aligned_table(results),
-        f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
-        if len(study.tuning) > 1
-        else f"The loss is the {_score(results)}.",
+        chosen if len(study.tuning) > 1 else f"The loss is the {_score(results)}.",
         _figure(results, title),
+        *(f"## {name}\n\n{text}" for name, text in sections.items() if text),
     ]
-    parts += ["## Errors", errors] if errors else []
-    if failed := [r for r in results.records if r["error"]]:
-        rows = [
-            [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
-            for r in failed
-        ]
-        parts += [
-            "## Runs that did not complete",
-            wording.aligned([["size", "rule", "values", "seed", "outcome", "error"], *rows]),
-        ]
-    rows = [["setting", "value"], *([name, wording.line(wording.cell(value))] for name, value in settings.items())]
-    parts += ["## Settings", wording.aligned(rows), "## Machines and versions", surroundings(results.records)]
-    if use:
-        parts += ["## Use the target", f"```python\n{use}\n```"]
-    parts += ["## Again", f"```\n{command}\n```", "Every run is one line of `results.jsonl`."]
-    put(folder, folder / "report.md", "\n\n".join(filter(None, parts)) + "\n")
-    return folder / "report.md"
+    put(results.folder, path, "\n\n".join(filter(None, page)) + "\n")
+    return path
 
 
 def _figure(results: Results, title: str) -> str:

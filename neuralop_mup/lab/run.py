@@ -1,8 +1,10 @@
-"""Train the missing runs of a study until there are none.
+"""Train the missing runs of a study until there are none, and ``sweep`` and ``transfer``, studies of any train function.
 
 Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
 """
 
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +13,13 @@ from typing import Any
 from tqdm import tqdm
 
 from neuralop_mup._version import __version__
+from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
-from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
-from neuralop_mup.lab.wording import counted
+from neuralop_mup.lab.study import Results, Study, checked_fields
+from neuralop_mup.lab.wording import cell, counted, params, size_text
 
 
 def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool = True, known: Any = None) -> Records:
@@ -66,81 +70,341 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
             missing = list(study.missing_runs(records))
             expected = getattr(study, "all_missing", lambda records: missing)(records)
             name = getattr(study, "name", records.folder.name)
-            with bar_of_runs(name, sum(cost_of(study, one) for one in expected), progress) as display:
+            with bar_of_runs(name, cost_of(study, expected), progress) as display:
                 note(display, f"{name}: {counted(len(expected), 'run')}; results in {records.folder}")
-                others = records.of_other_releases(missing)
-                for text in filter(None, [*records.notes, others, getattr(engine, "note", "")]):
-                    note(display, text)
-                _Loop(study, records, engine, display).run()
+                records.warn_of_other_releases(missing)
+                _train(study, records, engine, display)
         finally:
             getattr(study, "save", lambda records: None)(records)
     return records
 
 
-def cost_of(study: Any, run: Run) -> float:
-    """Return the relative cost of a run, 1 if it is unknown."""
-    return getattr(study, "costs", {}).get(run.labels.get("size"), 1.0)
+def cost_of(study: Any, runs: Iterable[Run]) -> float:
+    """Return the relative cost of runs; that of a run is 1 if it is unknown."""
+    costs = getattr(study, "costs", {})
+    return sum(costs.get(run.labels.get("size"), 1.0) for run in runs)
 
 
-class _Loop:
-    """Send the missing runs of a study to an engine, and keep the results."""
+def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
+    """Train until no run is missing.
 
-    def __init__(self, study: Any, records: Records, engine: Any, display: tqdm) -> None:
-        self.study, self.records, self.engine, self.display = study, records, engine, display
-        self._pending: dict[Future, Run] = {}
-        self._queue: list[Run] = []  # an experiment may need seconds to list its missing runs
-        self._lost: set[str] = set()  # runs that did not cause their failure: they are repeated once, one at a time
-
-    def run(self) -> None:
-        """Train until no run is missing."""
-        self._submit_missing()
-        while self._pending:
-            ended, _ = wait(self._pending, timeout=10, return_when=FIRST_COMPLETED)
-            self.display.update(0)
-            for future in ended:
-                self._settle(self._pending.pop(future), future)
-            self._submit_missing()
-
-    def _submit_missing(self) -> None:
-        """Submit as many missing runs as the engine can execute now."""
-        if not self._queue:
-            pending = {run.id for run in self._pending.values()}
-            missing = {run.id: run for run in self.study.missing_runs(self.records) if run.id not in pending}
-            self._lost &= missing.keys() | pending
-            self._queue = sorted(missing.values(), key=lambda run: run.id not in self._lost)
-        while self._queue and len(self._pending) < (1 if self._lost else self.engine.capacity):
-            self._submit(self._queue.pop(0))
-
-    def _submit(self, run: Run) -> None:
-        place, how = self.records.place(run, make=True), {}
-        if getattr(run.train, "keeps_files", False):
-            how = {"place": str(place.resolve()), "keep": run.keep}
-        self._pending[self.engine.submit(execute, __version__, run.train, run.config, **how)] = run
-
-    def _settle(self, run: Run, future: Future) -> None:
-        """Keep the outcome of a run. If its process ended instead, the outcome is a failure."""
-        error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
-        if isinstance(error, MupError):
-            raise error
-        if error is None:
-            outcome = future.result()
-        else:
-            why = " ".join(str(error).split()) or type(error).__name__
-            outcome = failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
-        for text in outcome["metrics"].get("notes", ()) if getattr(run.train, "keeps_files", False) else ():
-            note(self.display, text)
-        self.records.write(run, outcome)
-        if not is_complete(outcome):  # the study may need other runs now
-            self._queue.clear()
-            if hasattr(self.study, "all_missing"):
-                left = sum(cost_of(self.study, one) for one in self.study.all_missing(self.records))
-                self.display.total = self.display.n + cost_of(self.study, run) + left
-        # A run may be lost because of other runs: their process died, or the memory is too small for several.
-        if outcome["again"] and run.id not in self._lost:
-            self._lost.add(run.id)
-            note(self.display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
+    A run may be lost because of other runs: their process died, or the memory is too small for several. Such a run is
+    repeated once, when no other run can start, and without others beside it.
+    """
+    pending: dict[Future, Run] = {}
+    queue: list[Run] = []  # an experiment may need seconds to list its missing runs
+    lost: list[Run] = []
+    repeated: set[str] = set()
+    while True:
+        if not queue:
+            known = {run.id for run in (*pending.values(), *lost)}
+            missing = {run.id: run for run in study.missing_runs(records)}
+            queue = [run for run in missing.values() if run.id not in known]
+        if not pending and not queue:
+            queue, lost = lost[:1], lost[1:]
+        while queue and len(pending) < engine.capacity:
+            run = queue.pop(0)
+            place = str(records.place(run, make=True).resolve())
+            pending[engine.submit(execute, __version__, run.train, run.config, place, run.keep)] = run
+        if not pending:
             return
-        self._lost.discard(run.id)
-        if not is_final(outcome):
-            self.records.give_up(run)
-        show_finished(self.display, {**run.labels, **outcome}, cost_of(self.study, run))
+        ended: set[Future] = set()
+        while not ended:
+            ended = wait(pending, timeout=10, return_when=FIRST_COMPLETED).done
+            display.update(0)  # shows the time left
+        for future in ended:
+            run, outcome = pending.pop(future), _outcome(future)
+            records.write(run, outcome)
+            if not is_complete(outcome):  # the study may need other runs now
+                queue.clear()
+                if hasattr(study, "all_missing"):
+                    display.total = display.n + cost_of(study, [run, *study.all_missing(records)])
+            if outcome["again"] and run.id not in repeated:
+                repeated.add(run.id)
+                lost.append(run)
+                note(display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
+                continue
+            if not is_final(outcome):
+                records.give_up(run)
+            show_finished(display, {**run.labels, **outcome}, cost_of(study, [run]))
+
+
+def _outcome(future: Future) -> dict[str, Any]:
+    """Return the outcome of a run that ended. If its process ended instead, the outcome is a failure."""
+    error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
+    if isinstance(error, MupError):
+        raise error
+    if error is None:
+        return future.result()
+    why = " ".join(str(error).split()) or type(error).__name__
+    return failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
+
+
+def train_missing(
+    study: Study, folder: str | Path | Records, *, n_workers: int | None, executor: Any = None, progress: bool = True,
+    devices: Sequence[str] = (),
+) -> Results:  # fmt: skip
+    """Train the missing runs of a study, as described in :func:`sweep`."""
+    engine = make_engine(executor, study.train, len(study.seeds) * len(study.tuning), n_workers, devices)
+    records = run(study, folder=folder, engine=engine, progress=progress)
+    return Results(study, study.rows(records), records.folder)
+
+
+def transfer_study(
+    *,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    space: Mapping[str, Any],
+    rule: str = DEFAULT_RULE,
+    rules: Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    name: str = "transfer",
+    **more: Any,
+) -> Study:
+    """Return the study of :func:`transfer`, without training it.
+
+    Parameters
+    ----------
+    proxy : mapping
+        Model keyword arguments of the small size, where hyperparameters are tuned.
+    target : mapping
+        Model keyword arguments of the large size.
+    space : mapping of str to sequence
+        Hyperparameter → values to try.
+    rule : str, default "operator-norm"
+        Rule that transfers the hyperparameters.
+    rules : sequence of str, optional
+        Further rules to compare. "standard" is always included.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Seeds of every point.
+    name : str, default "transfer"
+        Name of the study.
+    **more
+        Further fields of :class:`Study`.
+
+    Returns
+    -------
+    Study
+        A study of the sizes "proxy" and "target".
+
+    Raises
+    ------
+    MupError
+        If the space, the seeds, the sizes or the rules cannot work.
+
+    Examples
+    --------
+    >>> from neuralop_mup.lab import transfer_study
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> study = transfer_study(**sizes, space={"lr": [0.25, 0.5, 1.0]})
+    >>> study.rules, len(study.tuning)
+    (('operator-norm', 'standard'), 3)
+    """
+    fields = checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed"))
+    for label, size in (("proxy", proxy), ("target", target)):
+        if not isinstance(size, Mapping):
+            raise MupError(f"{label}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
+    if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
+        raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
+    compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
+    return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **fields, **more)
+
+
+def sweep(
+    train: Callable[[dict], float | Mapping[str, Any]],
+    space: Mapping[str, Any],
+    *,
+    folder: str | Path,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    n_workers: int | None = None,
+    executor: Any = None,
+    progress: bool = True,
+) -> Results:
+    """Train over a space of hyperparameters, and keep every run in a folder.
+
+    The same call on the same folder resumes. Finished runs are not trained again. Interrupted runs are, and so are runs that
+    failed by an exception, a full disk or too little memory. A MupError, or a loss that is not finite, counts as a result.
+    A folder may contain any number of studies, and you may add values and seeds to a study.
+
+    A run is reused if everything in its key is unchanged. The key contains the configuration, the releases (major and minor)
+    of this package and of torch, and the code of ``train`` with everything that it uses
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
+    ``train`` reads, downloads, and modules that it imports by a name made at run time. If these change, use another folder,
+    or identify them in ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
+
+    Parameters
+    ----------
+    train : callable
+        ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
+        ``{**fixed, **point, "seed": seed}``, a copy for each run. To run in several processes, define it at module level of
+        a file.
+    space : mapping of str to sequence
+        Hyperparameter → values to try. Each combination is a point. The best point has the lowest mean loss over the seeds.
+    folder : str or Path
+        Folder of the runs, which is created if necessary. ``results.jsonl`` is a table of the last study.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Distinct seeds of every point. All points are first trained with the first seed. The other seeds of a point start
+        when its first seed completed. A point ends if one of its seeds does not complete.
+    n_workers : int, optional
+        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
+        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
+        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
+        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        :mod:`neuralop_mup.lab.engines` is also accepted.
+    progress : bool, default True
+        Whether to show progress on stderr.
+
+    Returns
+    -------
+    Results
+        Results with ``.best``, ``.best_loss``, ``.points()``, ``.summary()`` and ``.records``.
+
+    Raises
+    ------
+    MupError
+        If the folder is in use or cannot be written, or if the space, the seeds or the workers cannot work. A run that
+        raises an error or has no finite loss is a record, not an error.
+
+    Notes
+    -----
+    The result of ``train`` is kept as JSON: numbers that are not finite become null, and objects become text. Records also
+    contain tracebacks, versions, host and date. If a train function contains something that cannot be inspected, such as an
+    open file, each call trains its runs again, with a warning.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
+    >>> results.best, results.best_loss
+    ({'lr': 0.5}, 1.0)
+    """
+    study = Study(name=Path(folder).resolve().name, train=train, **checked_fields(space, fixed, seeds, ("seed",)))
+    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
+
+
+def transfer(
+    train: Callable[[dict], float | Mapping[str, Any]],
+    *,
+    proxy: Mapping[str, Any],
+    target: Mapping[str, Any],
+    space: Mapping[str, Any],
+    folder: str | Path,
+    rule: str = DEFAULT_RULE,
+    rules: Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    seeds: Iterable[int] = (0,),
+    n_workers: int | None = None,
+    executor: Any = None,
+    progress: bool = True,
+) -> Results:
+    """Tune a small proxy, and train the large target with the best hyperparameters (Algorithm 1).
+
+    The target is trained with them under ``rule``, under the other ``rules``, and as neuralop builds it ("standard").
+
+    Parameters
+    ----------
+    train : callable
+        ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
+        ``{**fixed, "model": size, "base": proxy, "rule": rule, **point, "seed": seed}``.
+    proxy : mapping
+        Model keyword arguments of the small size.
+    target : mapping
+        Model keyword arguments of the large size.
+    space : mapping of str to sequence
+        Hyperparameter → values to try at the proxy.
+    folder : str or Path
+        Folder of the runs. The same call resumes, and you may add values, seeds and rules (:func:`sweep`).
+    rule : str, default "operator-norm"
+        Rule that transfers the hyperparameters.
+    rules : sequence of str, optional
+        Further rules to compare. "standard" is always included.
+    fixed : mapping, optional
+        Config entries that are the same in every run.
+    seeds : iterable of int, default (0,)
+        Distinct seeds of every point.
+    n_workers : int, optional
+        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
+        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
+        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+    executor : concurrent.futures.Executor, callable or str, optional
+        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
+        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        :mod:`neuralop_mup.lab.engines` is also accepted.
+    progress : bool, default True
+        Whether to show progress on stderr.
+
+    Returns
+    -------
+    Results
+        Results with ``.best``, ``.summary()`` and ``.records``.
+
+    Raises
+    ------
+    MupError
+        If an argument cannot work (:func:`sweep`), or if no point of the proxy completed with every seed.
+
+    References
+    ----------
+    Li, Yoo, Yang, ICML 2025, https://arxiv.org/abs/2506.19396, Algorithm 1.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> how = {"folder": "runs", "n_workers": 1, "progress": False}
+    >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+    >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
+    ({'lr': 0.5}, [1.0, 1.0])
+    """
+    sizes, tuned = {"proxy": proxy, "target": target}, {"space": space, "fixed": fixed, "seeds": seeds}
+    name = Path(folder).resolve().name
+    study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
+    if progress:
+        print(f"Tuned at the proxy ({size_text(proxy)}): {cell(study.space)}.")
+        print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
+    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
+
+
+_SILENCE = 30.0  # seconds between two lines if the bar cannot be redrawn
+
+
+def bar(**options: Any) -> tqdm:
+    """Return a progress bar on stderr; ``options`` are those of tqdm."""
+    return tqdm(
+        file=sys.stderr, dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else _SILENCE, **options
+    )
+
+
+def bar_of_runs(name: str, total: float, enabled: bool) -> tqdm:
+    """Return a bar with the time left, for runs of this total cost."""
+    layout = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
+    return bar(desc=name, total=total, disable=not enabled, bar_format=layout, miniters=0, delay=1e-9)
+
+
+def note(display: tqdm, text: str) -> None:
+    """Print a line above the bar, unless the bar is disabled."""
+    if not display.disable:
+        display.write(text, file=sys.stderr)
+
+
+def show_finished(display: tqdm, record: Mapping[str, Any], cost: float = 1.0) -> None:
+    """Add the cost of a finished run, and show its loss or its error."""
+    labels = [record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}"]
+    name = " ".join(filter(None, labels))
+    if is_complete(record):
+        display.set_postfix_str(f"{name}: {record['loss']:.4g}", refresh=False)
+    else:
+        note(display, f"{name}: {record['outcome'].upper()}, {record['error']}")
+    display.update(cost)

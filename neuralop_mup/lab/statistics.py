@@ -96,14 +96,15 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
 
 
 def difference(ours: Sequence[float], other: Sequence[float]) -> str:
-    """Return the end of a sentence with the result of :func:`ratio_between`; empty without a result."""
+    """Return the result of :func:`ratio_between` in words; empty without a result."""
     found = ratio_between(ours, other)
     if found is None:
         return ""
     ratio, low, high = found
     if low <= 1 <= high:
-        return f", a difference within the noise of {len(ours)} seeds"
-    return f", {ratio:.2f} times (95 % interval over {len(ours)} seeds {low:.2f} to {high:.2f})"
+        return f"no clear difference (95 % interval of the ratio: {low:.2f} to {high:.2f})"
+    least, most = sorted(100 * abs(1 - end) for end in (low, high))
+    return f"{100 * abs(1 - ratio):.0f} % {'lower' if ratio < 1 else 'higher'} (95 % interval: {least:.0f} to {most:.0f} %)"
 
 
 def student(freedom: int) -> float:

@@ -1,4 +1,4 @@
-"""A study: sizes, search space, rules and seeds, and the runs that are still missing, given the records so far.
+"""A study: sizes, search space, rules and seeds; its missing runs and its results, as functions of the records so far.
 
 A *point* is one set of hyperparameters at one size under one rule. It has one run per seed.
 """
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.files import put
-from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
+from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain, score
 from neuralop_mup.lab.records import Records, Run, described, params_key
 from neuralop_mup.lab.statistics import find_optimum
 
@@ -96,46 +97,43 @@ class Study:
 
     # The runs of a study
 
-    def trained_as(self, size: str | None, rule: str | None) -> str | None:
-        """Return the rule of the runs that represent ``rule`` at a size."""
-        return self.rules[0] if size == self.base != self.target else rule
-
     def content(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return everything that the result of a run depends on."""
         if hasattr(self.train, "content"):
             return self.train.content(config)
-        if "train" not in self._made:  # described once, since its state may change during the runs
-            self._made["train"] = described(self.train)
-        return {"train": self._made["train"], **config}
+        return {"train": self._train_described, **config}
 
-    def point(self, size: str | None, rule: str | None, params: Params, keep: bool = False) -> list[Run]:
-        """Return the runs of a point. ``keep``: whether to keep their weights."""
-        rule = self.trained_as(size, rule)
-        key = (size, rule, params_key(params), keep)
+    @cached_property
+    def _train_described(self) -> Any:
+        return described(self.train)  # once, since its state may change during the runs
+
+    def point(self, size: str | None, rule: str | None, params: Params) -> list[Run]:
+        """Return the runs of a point, one for each seed. Those of the target under the first rule keep their weights."""
+        key = (size, rule, params_key(params))
         if key not in self._made:
-            model = {}
+            sizes = {}
             if self.sizes[size] is not None:
-                model = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
-            more = {**self.settings_by_rule.get(rule, {}), **params}
+                sizes = {"model": dict(self.sizes[size]), "base": dict(self.sizes[self.base]), "rule": rule}
+            config = {**self.fixed, **sizes, **self.settings_by_rule.get(rule, {}), **params}
+            keep = self.keep_weights and (size, rule) == (self.target, self.rules[0])
             labels = {"size": size, "rule": rule, "params": plain(params)}
+            configs = [{**config, "seed": seed} for seed in self.seeds]
             self._made[key] = [
-                Run(self.content(config), config, keep, train=self.train, **labels, seed=config["seed"])
-                for config in ({**self.fixed, **model, **more, "seed": seed} for seed in self.seeds)
+                Run(self.content(own), own, keep, train=self.train, **labels, seed=own["seed"]) for own in configs
             ]
         return self._made[key]
 
     @cached_property
     def tuning(self) -> list[list[Run]]:
-        """The points of the base's grid."""
-        keep = self.keep_weights and self.base == self.target
-        found = [self.point(self.base, rule, params, keep) for rule in self.rules for params in points(self.space)]
-        return list({id(runs): runs for runs in found}.values())
+        """The points of the base's grid. They are the same under all rules if there is another target."""
+        rules = self.rules if self.base == self.target else self.rules[:1]
+        return [self.point(self.base, rule, params) for rule in rules for params in points(self.space)]
 
-    def target_points(self, params: Params) -> list[list[Run]]:
-        """Return the points of the target with these hyperparameters, one per rule."""
-        if self.base == self.target:
+    def target_points(self, params: Params | None) -> list[list[Run]]:
+        """Return the points of the target with these hyperparameters, one per rule; none as long as they are unknown."""
+        if params is None or self.base == self.target:
             return []
-        return [self.point(self.target, rule, params, self.keep_weights and rule == self.rules[0]) for rule in self.rules]
+        return [self.point(self.target, rule, params) for rule in self.rules]
 
     @property
     def example(self) -> Params:
@@ -149,14 +147,11 @@ class Study:
         found = [record for run in runs if (record := records.get(run)) is not None]
         return None if len(found) < len(runs) and all(map(is_complete, found)) else found
 
-    def _finished_base(self, records: Records) -> list[tuple[Params, list[dict[str, Any]]]]:
-        """Return the finished points of the base, and their records."""
-        points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
-        return [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
-
     def transferred(self, records: Records) -> Params | None:
         """Return the hyperparameters for the target, or None if no point of the base completed with every seed."""
-        return self.best_params(self._finished_base(records))
+        points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
+        finished = [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
+        return self.best_params(finished)
 
     def best_params(self, points: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """Return the best of these points, given their records. With ``interpolate``, its learning rate is the optimum."""
@@ -197,13 +192,11 @@ class Study:
         [{'lr': 0.25, 'seed': 0}, {'lr': 0.5, 'seed': 0}]
         """
         missing = self._startable(self.tuning, records)
-        if missing:
+        if missing or self.base == self.target:
             return missing
-        if self.base == self.target:
-            return []
         params = self.transferred(records)
         if params is None:
-            failures = first_failure([record for _, found in self._finished_base(records) for record in found])
+            failures = first_failure(self.rows(records))
             raise MupError(
                 f"No point of {the(self.base)} completed with every seed, so the target has no hyperparameters.{failures}"
             )
@@ -218,19 +211,13 @@ class Study:
 
     def all_missing(self, records: Records) -> list[Run]:
         """Return the missing runs, including those of the target that cannot start yet."""
-        points = self._points(self.transferred(records) or self.example)
+        points = self.tuning + self.target_points(self.transferred(records) or self.example)
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         return [run for runs in unfinished for run in runs if records.get(run) is None]
 
-    def _points(self, params: Params | None) -> list[list[Run]]:
-        """Return the points of the base, and those of the target if its hyperparameters are known."""
-        if params is None:
-            return self.tuning
-        return self.tuning + self.target_points(params)
-
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record for each run that ended, with its labels, in the order of the points."""
-        runs = itertools.chain.from_iterable(self._points(self.transferred(records)))
+        runs = itertools.chain.from_iterable(self.tuning + self.target_points(self.transferred(records)))
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files
@@ -414,3 +401,299 @@ def _grid(key: str, values: Any) -> list[Any]:
     if not values or len(distinct) < len(values):
         raise MupError(f"space[{key!r}] is {values!r}. List at least one value, and none of them twice.")
     return values
+
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A study and the records of its runs.
+
+    Attributes
+    ----------
+    study : Study
+        The study that was run.
+    records : list of dict
+        One per run: ``size``, ``rule``, ``params``, ``seed``, ``outcome`` ("complete", "diverged", "refused", "failed"),
+        ``error``, ``loss``, ``metrics``, ``seconds``.
+    folder : Path
+        Folder of the runs.
+
+    Examples
+    --------
+    >>> import neuralop_mup as nm
+    >>> def train(config):
+    ...     return 1 + (config["lr"] - 0.5) ** 2 + 0.1 * config["seed"]
+    >>> sizes = {"proxy": {"hidden_channels": 8}, "target": {"hidden_channels": 32}}
+    >>> how = {"folder": "runs", "seeds": (0, 1), "n_workers": 1, "progress": False}
+    >>> results = nm.transfer(train, **sizes, space={"lr": [0.25, 0.5, 1.0]}, **how)
+    >>> {record["outcome"] for record in results.records}, results.best
+    ({'complete'}, {'lr': 0.5})
+    """
+
+    study: Study
+    records: list[Record]
+    folder: Path
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Results":
+        """Read the study that ran last in ``folder``.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Folder of a sweep, a transfer or :func:`neuralop_mup.tune`.
+
+        Returns
+        -------
+        Results
+            The same results as before, with lists instead of tuples in params.
+
+        Raises
+        ------
+        MupError
+            If the folder contains no study, or if the study has no run of its last size yet.
+
+        Examples
+        --------
+        >>> from neuralop_mup.lab import Results
+        >>> Results.load("runs").best
+        {'lr': 0.5}
+        """
+        study, records = Study.load(folder)
+        if not any(r["size"] == study.target for r in records):
+            raise MupError(f"The study in {folder} has no run of its last size yet. Run the same command to resume.")
+        return cls(study, records, Path(folder))
+
+    # Records
+
+    def cell(self, size: str | None, rule: str | None) -> list[Record]:
+        """Return the records of a size under a rule.
+
+        Parameters
+        ----------
+        size, rule : str or None
+            Label of the size, and the rule.
+
+        Returns
+        -------
+        list of dict
+            Records as in :attr:`records`.
+
+        Examples
+        --------
+        >>> len(results.cell("proxy", "standard")), len(results.cell("target", "standard"))
+        (6, 2)
+        """
+        return [record for group in self._points(size, rule).values() for record in group]
+
+    @cached_property
+    def _grouped(self) -> dict[tuple[str | None, str | None], dict[str, list[Record]]]:
+        """Size and rule → point → records, in the order of the records."""
+        groups: dict[tuple[str | None, str | None], dict[str, list[Record]]] = {}
+        for record in self.records:
+            points = groups.setdefault((record["size"], record["rule"]), {})
+            points.setdefault(params_key(record["params"]), []).append(record)
+        return groups
+
+    def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
+        study = self.study
+        rule = study.rules[0] if size == study.base != study.target else rule  # the base is the same under all rules
+        return self._grouped.get((size, rule), {})
+
+    def carried(self, size: str | None, rule: str | None) -> list[Record]:
+        """Return the records of a size with the values that the base transfers. For the base, its best point of the grid.
+
+        Parameters
+        ----------
+        size, rule : str or None
+            Label of the size, and the rule.
+
+        Returns
+        -------
+        list of dict
+            Records as in :attr:`records`.
+
+        Examples
+        --------
+        >>> [record["params"] for record in results.carried("target", "operator-norm")]
+        [{'lr': 0.5}, {'lr': 0.5}]
+        """
+        params = self._best(rule)[0] if size == self.study.base else self._centres.get(rule)
+        return self._points(size, rule).get(params_key(params), []) if params else []
+
+    @cached_property
+    def _centres(self) -> dict[str | None, dict[str, Any] | None]:
+        """Rule → the values that the base transfers."""
+        groups = {rule: self._points(self.study.base, rule).values() for rule in self.study.rules}
+        return {rule: self.study.best_params([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
+
+    def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
+        """Return the base's best point and its mean loss; (None, inf) if no point completed with every seed."""
+        groups = self._points(self.study.base, rule).values()
+        return lowest([(group[0]["params"], group) for group in groups], len(self.study.seeds))
+
+    # Numbers
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The values that the base transfers: its point with the lowest mean loss over seeds, if all seeds completed.
+
+        In :func:`neuralop_mup.tune`, the learning rate is the minimum of a parabola through that point and its neighbours.
+
+        Returns
+        -------
+        dict
+            Hyperparameter → value.
+
+        Raises
+        ------
+        MupError
+            If no point completed with every seed.
+
+        Examples
+        --------
+        >>> results.best
+        {'lr': 0.5}
+        """
+        best = self._centres[self.study.rules[0]]
+        if best is None:
+            what = the(self.study.base) if self.study.base else f"study {self.study.name!r}"
+            raise MupError(f"No point of {what} completed with every seed, so none is best.{first_failure(self.records)}")
+        return best
+
+    @property
+    def best_loss(self) -> float:
+        """Mean loss of the best point; infinite if none completed with every seed."""
+        return self._best(self.study.rules[0])[1]
+
+    def points(self, size: str | None = None, rule: str | None = None) -> list[dict[str, Any]]:
+        """Return one row per point of a size under a rule, the best first.
+
+        Parameters
+        ----------
+        size, rule : str, optional
+            Label of the size, and the rule. Default: the base, and the first rule.
+
+        Returns
+        -------
+        list of dict
+            ``params``; mean ``loss`` and ``std`` of the completed seeds; number of ``failed`` seeds; total ``seconds``.
+
+        Examples
+        --------
+        >>> [(row["params"], row["loss"]) for row in results.points()]
+        [({'lr': 0.5}, 1.05), ({'lr': 0.25}, 1.1125), ({'lr': 1.0}, 1.3)]
+        """
+        size, rule = (self.study.base if size is None else size), (self.study.rules[0] if rule is None else rule)
+        groups = sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds)))
+        return [{"params": group[0]["params"], **_measured(group), "seconds": seconds(group)} for group in groups]
+
+    def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:
+        """Return the base's losses for each value of a hyperparameter, with the others at their best.
+
+        Empty if the hyperparameter has no grid of numbers, or if no point completed with every seed.
+
+        Parameters
+        ----------
+        name : str, default "lr"
+            Name of the hyperparameter.
+        rule : str, optional
+            Default: the first rule.
+
+        Returns
+        -------
+        dict
+            Value → losses, one per seed; None for a failed run.
+
+        Examples
+        --------
+        >>> results.curve()
+        {0.25: [1.0625, 1.1625], 0.5: [1.0, 1.1], 1.0: [1.25, 1.35]}
+        """
+        rule = self.study.rules[0] if rule is None else rule
+        best, grid = self._best(rule)[0], self.study.space.get(name)
+        if best is None or not isinstance(grid, (list, tuple)) or not all(map(is_number, grid)):
+            return {}
+        losses = {}
+        for group in self._points(self.study.base, rule).values():
+            if {**group[0]["params"], name: best[name]} == best:
+                of_seed = {r["seed"]: r["loss"] for r in group}
+                losses[group[0]["params"][name]] = [of_seed.get(seed) for seed in self.study.seeds]
+        return losses
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Return one row for each rule and size.
+
+        Returns
+        -------
+        list of dict
+            ``rule``, ``size``; ``best``: the best point of the base, None at the target; ``at_edge``: whether one of its
+            values is the first or last of its grid; ``transferred``: the values that the base transfers;
+            ``transferred_loss``, ``transferred_std`` and ``transferred_test``: mean and standard deviation of their losses,
+            and mean test error, at this size (infinite and nan if no seed completed); ``trials`` and ``failed``: number of
+            these runs, and of those that did not complete; ``seconds``: all runs at this size.
+
+        Examples
+        --------
+        >>> [(row["rule"], row["size"], row["transferred_loss"]) for row in results.summary()][-1]
+        ('standard', 'target', 1.05)
+        """
+        return [self.row(rule, size) for rule in self.study.rules for size in self.study.sizes]
+
+    def row(self, rule: str | None, size: str | None = None) -> dict[str, Any]:
+        """Return the row of :meth:`summary` for a rule and a size.
+
+        Parameters
+        ----------
+        rule : str or None
+            A rule of the study.
+        size : str, optional
+            Label of the size. Default: the last size.
+
+        Returns
+        -------
+        dict
+            See :meth:`summary`.
+
+        Examples
+        --------
+        >>> results.row("operator-norm")["transferred"]
+        {'lr': 0.5}
+        """
+        study, size = self.study, self.study.target if size is None else size
+        carried = self.carried(size, rule)
+        found = _measured(carried)
+        best = carried[0]["params"] if carried and size == study.base else {}
+        return {
+            "rule": rule,
+            "size": size,
+            "best": best or None,
+            "at_edge": any(edge_of(value, study.space.get(name)) for name, value in best.items()),
+            "transferred": self._centres.get(rule),
+            "transferred_loss": found["loss"],
+            "transferred_std": found["std"],
+            "transferred_test": mean_metric(carried, "test_loss"),
+            "failed": found["failed"],
+            "trials": len(carried),
+            "seconds": seconds(self.cell(size, rule)),
+        }
+
+
+def _measured(records: Sequence[Record]) -> dict[str, Any]:
+    """Return mean and standard deviation of the losses of the completed runs, and the number of the others."""
+    losses = [record["loss"] for record in records if is_complete(record)]
+    loss, std = (fmean(losses), pstdev(losses)) if losses else (math.inf, math.nan)
+    return {"loss": loss, "std": std, "failed": len(records) - len(losses)}
+
+
+def mean_metric(records: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    """Return the mean of a metric over the completed runs; None if one of them does not have it."""
+    values = [record["metrics"].get(name) for record in records if is_complete(record)]
+    return fmean(values) if values and all(map(is_number, values)) else None
+
+
+def seconds(records: Iterable[Mapping[str, Any]]) -> float:
+    """Return the total seconds of runs: of training if the train function returned them, else of the whole run."""
+    return sum(r["metrics"].get("seconds") or r["seconds"] for r in records)

@@ -28,8 +28,8 @@ from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.loss import NONZERO, Losses, Term
 from neuralop_mup.lab.outcome import copied, releases
 from neuralop_mup.lab.problems.base import Problem
-from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
+from neuralop_mup.lab.run import bar
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import (
     OPTIMIZERS,
@@ -349,21 +349,27 @@ class Training:
         MupError
             If the configuration has an unknown key or value, or if the data changed during training.
         """
-        s, notes = Settings.of(config, self.optimizers), []
+        s = Settings.of(config, self.optimizers)
         model, trainer, train, evals = self.prepare(s)
         data, steps = self.data, len(train) * s.epochs
         folder = Path(place) if place is not None and Path(place).is_dir() else None
         if folder is not None:
             key = fingerprint([self.fingerprints, releases(), {k: v for k, v in config.items() if k != "device"}])
             state = {"model": model, "optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
-            trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, notes.append, **state)
+            trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, **state)
             trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
         trainer.began = time.perf_counter()
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.show_progress, leave=False
         )
         with quiet(), untouched(train), trainer.bar:  # the next run also uses the user's loader
-            metrics = self.fit(trainer, train)
+            metrics = trainer.train(
+                train_loader=train,
+                test_loaders={},  # errors are measured once, at the end
+                optimizer=trainer.optimizer,
+                scheduler=trainer.scheduler,
+                training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
+            )
             trainer.model = model
             measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
@@ -385,7 +391,7 @@ class Training:
             "steps": steps,
             "seconds": took,
         }
-        return {**measured, **of_training, "notes": notes}
+        return {**measured, **of_training}
 
     def prepare(self, s: Settings) -> tuple[nn.Module, _Trainer, Any, Mapping[str, Any]]:
         """Return a new model, its trainer, the training loader, and the other loaders by split."""
@@ -396,16 +402,6 @@ class Training:
         trainer.optimizer = build_optimizer(model, s, len(train) * s.epochs)
         trainer.scheduler = build_scheduler(trainer.optimizer, s)
         return model, trainer, train, evals
-
-    def fit(self, trainer: _Trainer, loader: Any) -> dict[str, Any]:
-        """Train for all epochs of the trainer, and return the measurements of neuralop."""
-        return trainer.train(
-            train_loader=loader,
-            test_loaders={},  # errors are measured once, at the end
-            optimizer=trainer.optimizer,
-            scheduler=trainer.scheduler,
-            training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
-        )
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
         """Return the errors of a trained model on validation and test data."""

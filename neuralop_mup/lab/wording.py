@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NAMES = {"lr": "learning rate", "batch_size": "batch size", "beta2": "Adam β2"}
 _SHORT = {"hidden_channels": "width", "n_modes": "modes"}
 
 
 def in_words(name: str) -> str:
     """Return a hyperparameter in words."""
-    return _NAMES.get(name, name)
+    return "learning rate" if name == "lr" else name
 
 
 def number(value: Any, form: str = "%.3g") -> str:
@@ -28,17 +27,12 @@ def loss_of_row(row: Mapping[str, Any]) -> str:
 
 def params(values: Mapping[str, Any]) -> str:
     """Return hyperparameters as a phrase: ``"lr 0.016, lr_mult.spectral 2"``."""
-    return ", ".join(f"{name if name == 'lr' else in_words(name)} {number(value)}" for name, value in values.items())
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
 def counted(count: int, noun: str) -> str:
     """Return ``1 run`` or ``2 runs``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def listed(noun: str, numbers: Sequence[int]) -> str:
-    """Return ``channel 1`` or ``channels 1, 2``."""
-    return f"{noun}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def rule_name(rule: str | None) -> str:

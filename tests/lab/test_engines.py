@@ -79,13 +79,13 @@ def main_module(file):
 
 
 @pytest.mark.parametrize(("file", "reason"), [("", "notebook"), ("<stdin>", "<stdin>"), (None, "lambda")])
-def test_runs_stay_in_this_process_when_the_function_cannot_be_sent(file, reason, tmp_path, monkeypatch):
+def test_runs_stay_in_this_process_when_the_function_cannot_be_sent(file, reason, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(engines, "cores", lambda: 2)
     function = lambda config: 1.0  # noqa: E731
     if file is not None:
         monkeypatch.setitem(sys.modules, "__main__", main_module(file))
         function = sys.modules["__main__"].train
-    assert reason in make_engine(None, function, 9).note
+    assert isinstance(make_engine(None, function, 9), InlineEngine) and reason in caplog.text
     with refused("n_workers=1"):
         quiet_sweep(function, tmp_path / "s", n_workers=2)
     assert not (tmp_path / "s").exists()

@@ -165,12 +165,6 @@ def test_h1_is_reported_as_h1():
     assert errors_of("h1", losses, 1) == {"data": losses["data"][1]}
 
 
-def test_runs_under_other_losses_have_other_keys():
-    names = [None, "h1", *NORMALIZED]
-    ids = [run_ids(fields(), loss=name) for name in names]
-    assert len(set.union(*ids)) == 3 * len(names) and run_ids(fields(), loss="l2") == run_ids(fields())
-
-
 def test_the_default_is_one_function(monkeypatch):
     """It decides for data that this package normalizes; other data has the relative error."""
     x = torch.randn(8, 1, 16)

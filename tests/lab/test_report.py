@@ -65,22 +65,38 @@ def target_rows(result):
 @pytest.mark.parametrize(
     ("arguments", "present", "absent"),
     [
-        ({"ours": [0.010], "plain": [0.016]}, ["lr 0.016", "log-modes", "0.01;", "SP give 0.016", "One seed"], "1.6"),
+        (
+            {"ours": [0.010], "plain": [0.016]},
+            ["With lr 0.016, the loss of the target under log-modes is 0.01.", "under SP is 0.016.", "One seed"],
+            "relative to SP",
+        ),
         # Two seeds are too few to compare, however far apart they are.
-        ({"ours": [0.010, 0.010], "plain": [0.050, 0.050]}, ["0.01;", "SP give 0.05"], "times"),
-        # Ratios 3/4: by their logarithms, without a spread.
+        ({"ours": [0.010, 0.010], "plain": [0.050, 0.050]}, ["is 0.01.", "SP is 0.05."], "relative to SP"),
+        # Ratios 4/3: by their logarithms, without a spread.
         (
             {"ours": [0.02, 0.04, 0.08], "plain": [0.015, 0.03, 0.06]},
-            ["0.0467 ± 0.02", "0.035 ± 0.02", "0.75 times", "95 %", "0.75 to 0.75"],
-            "noise",
+            ["0.0467 ± 0.02", "0.035 ± 0.02", "relative to SP: 33 % higher (95 % interval: 33 to 33 %)"],
+            "no clear",
         ),
-        # Logarithms of 1.2, 0.9 and 1.1: mean 0.0575, spread 0.148, so ± 4.303 × 0.148 / √3.
-        ({"ours": [0.01, 0.01, 0.01], "plain": [0.012, 0.009, 0.011]}, ["3 seeds"], "times"),
+        # Logarithms of 1.2, 0.9 and 1.1: mean 0.0574, spread 0.1475, so ± 4.303 × 0.1475 / √3, and the same below 1.
+        (
+            {"ours": [0.01, 0.01, 0.01], "plain": [0.012, 0.009, 0.011]},
+            ["no clear difference (95 % interval of the ratio: 0.65 to 1.36)"],
+            "higher",
+        ),
         ({"ours": [0.01], "plain": [0.02], "proxy": (0.01, 0.02, 0.03, 0.04)}, ["lowest", "downwards"], "up"),
         ({"ours": [0.01], "plain": [0.02], "proxy": (0.04, 0.03, 0.02, 0.01)}, ["highest", "upwards"], "down"),
-        ({"ours": [0.01] * 3, "plain": [None, 0.02, None]}, ["0.01;", "SP failed (2 of 3", "is nan", "2 of 18"], "times"),
-        ({"ours": [0.01, None, 0.01], "plain": [0.02] * 3}, ["1 of 3", "SP give 0.02"], "times"),
-        ({"ours": [-2.0] * 3, "plain": [-1.0] * 3, "proxy": (0.0, -1.0, -3.0, 2.0)}, ["lr 0.016", "-2", "-1"], "times"),
+        (
+            {"ours": [0.01] * 3, "plain": [None, 0.02, None]},
+            ["is 0.01.", "under SP failed (2 of 3", "is nan", "2 of 18"],
+            "relative to SP",
+        ),
+        ({"ours": [0.01, None, 0.01], "plain": [0.02] * 3}, ["1 of 3", "SP is 0.02."], "relative to SP"),
+        (
+            {"ours": [-2.0] * 3, "plain": [-1.0] * 3, "proxy": (0.0, -1.0, -3.0, 2.0)},
+            ["lr 0.016", "is -2.", "is -1."],
+            "relative to SP",
+        ),
     ],
 )
 def test_numbers_in_a_verdict(arguments, present, absent):

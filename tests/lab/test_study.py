@@ -20,7 +20,7 @@ class Memory(Records):
     """Records without a folder."""
 
     def __init__(self):
-        self.kept, self.known, self._given_up, self.notes, self._written = {}, None, set(), [], set()
+        self.kept, self.known, self._given_up, self._written = {}, None, set(), set()
 
     def read(self, run):
         return self.kept.get(run.id)

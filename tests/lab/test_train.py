@@ -15,7 +15,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
-from neuralop_mup.lab import files, loss, time_limit, training, tuning
+from neuralop_mup.lab import files, loss, training, tuning
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.records import Records
@@ -123,32 +123,6 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
     assert epochs == [0, 1, 2, 2] and resumed.loss == whole.loss and differing(resumed.model, whole.model) == 0
 
 
-def shuffled_loaders():
-    """Loaders whose order is drawn by a generator of their own."""
-    return loaders(torch.Generator().manual_seed(3))
-
-
-@pytest.mark.parametrize("data", [fields, shuffled_loaders])
-def test_a_time_limit_allows_as_many_epochs_as_fit(tmp_path, monkeypatch, data):
-    """4 batches an epoch. A step takes 5 seconds, so 95 of the 100 seconds fit 19 steps: 4 whole epochs."""
-    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(time_limit, "time", clock)
-    step = training._Trainer.train_one_batch
-
-    def slow(self, idx, sample, training_loss):
-        clock.now += 5.0
-        return step(self, idx, sample, training_loss)
-
-    monkeypatch.setattr(training._Trainer, "train_one_batch", slow)
-    trained = quick_train(tmp_path / "s", data(), epochs="100s")
-    (record,) = trained.results.records
-    assert record["metrics"]["steps"] == 16 and trained.lr == float(f"{default_lr(16):.3g}")
-    assert "4 epochs" in trained.report.read_text()
-    assert differing(trained.model, quick_train(tmp_path / "c", data(), epochs=4).model) == 0  # timing changes nothing
-    before = clock.now
-    assert quick_train(tmp_path / "s", data(), epochs="100s").loss == trained.loss and clock.now == before
-
-
 def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path, monkeypatch):
     """Otherwise the call would return the other command's target."""
     quick_train(tmp_path / "s", target={**TARGET, "hidden_channels": 12})
@@ -168,12 +142,13 @@ def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path
         pass
 
 
-def test_a_run_of_another_release_is_trained_again_and_shown(tmp_path, monkeypatch, capsys):
+def test_a_run_of_another_release_is_trained_again_and_shown(tmp_path, monkeypatch, caplog):
     quick_train(tmp_path / "s", epochs=1)
     for version in ("9.9.0", "9.9.1"):
         monkeypatch.setattr(torch, "__version__", version)
-        quick_train(tmp_path / "s", epochs=1, progress=True)
-        assert capsys.readouterr().err.count("1 kept run of ") == (version == "9.9.0")
+        caplog.clear()
+        quick_train(tmp_path / "s", epochs=1)
+        assert caplog.text.count("1 kept run of ") == (version == "9.9.0")
     assert len(list((tmp_path / "s" / "workspace").iterdir())) == 2
 
 
@@ -254,8 +229,7 @@ def test_the_figure_in_each_dimension(tmp_path, grid):
         ({"target": {"hidden_channels": 8}}, "target"),
         ({"target": {**TARGET, "n_modes": (64,)}}, "n_modes.*64|64.*n_modes"),
         ({"lr": 0}, "lr"),
-        ({"epochs": "3 hours"}, "epochs.*'3 hours'"),
-        ({"epochs": "0.001s"}, "0.001 seconds"),
+        ({"epochs": "3h"}, "epochs.*'3h'"),
         ({"base": {"hidden": 4}}, "base: .*'hidden'"),
     ],
 )

@@ -18,7 +18,9 @@ import neuralop_mup as nm
 from neuralop_mup.lab import files
 from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.files import keep_weights, read_weights
+from neuralop_mup.lab.loss import NORMALIZED
 from neuralop_mup.lab.problems import ProblemData, get_problem
+from neuralop_mup.lab.score import METRICS
 from neuralop_mup.lab.training import Training
 from support.comparing import differing
 from support.studies import (
@@ -323,6 +325,8 @@ def test_other_experiments_have_other_keys(tmp_path, monkeypatch):
         *({"build": lambda **size: build(non_linearity=torch.tanh, **size)}, {"batch_size": 4}, {"seeds": (1,)}),
         *({"weight_decay": 0.5}, {"optimizer": "adamw"}, {"schedule": "constant"}, {"init_mult": {"kernel": 0.5}}),
         *({"beta2": 0.9}, {"clip_spectral": 1.0}, {"soap": {"period": 3}}, {"rules": ("none",)}, *FUNCTIONS),
+        *({"loss": name} for name in NORMALIZED),
+        *({"score": name} for name in METRICS),
     ]
     keys = [run_ids(**{"data": "a.npz", **experiment}) for experiment in experiments]
     assert [len(found) for found in keys] == [3] * len(experiments)
@@ -333,7 +337,7 @@ def test_equal_settings_are_one_run():
     """The command line reads 1 as 1.0. ``period`` is the former name of ``mode_stride``."""
     number, text = ({"lr": [1, 0.5]}, {"weight_decay": 0}), ({"lr": [1.0, 0.5]}, {"weight_decay": 0.0})
     ids = [run_ids(loaders, space=space, **more) for space, more in (number, text)]
-    assert ids[0] == ids[1]
+    assert ids[0] == ids[1] == run_ids(loaders, space={"lr": [1.0, 0.5]}, weight_decay=0.0, loss="l2")
     assert run_ids(loaders, soap={"period": 3}) == run_ids(loaders, soap={"mode_stride": 3}) != run_ids(loaders)
 
 

@@ -19,22 +19,13 @@ from neuralop_mup.files import whole_file
 from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.loss import Losses, Term, relative_l2
-from neuralop_mup.validation import check_count, check_number
+from neuralop_mup.validation import check_count, check_names, check_number
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
     """Return the folder if one is passed, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache."""
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "neuralop_mup")
     return Path(folder or os.environ.get("NEURALOP_MUP_CACHE") or shared).expanduser()
-
-
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file, mapped so that processes share memory; nothing, with a warning, if it is damaged."""
-    try:
-        return load_file(path) if path.is_file() else {}
-    except SafetensorError as error:
-        warnings.warn(f"The cached file {path} cannot be read ({error}). Its data is generated again.", stacklevel=3)
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,8 +247,11 @@ class Problem(ABC):
         {'train': 8, 'val': 2, 'test': 2}
         """
         path = cache_folder(cache_dir) / self.file_name
-        if tensors := _read(path):
-            return self._data(tensors)
+        try:
+            if path.is_file():
+                return self._data(load_file(path))  # mapped, so that processes share memory
+        except SafetensorError as error:
+            warnings.warn(f"The cached file {path} cannot be read ({error}). Its data is generated again.", stacklevel=2)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # The file is created first, so that a folder that cannot be written raises before the work.
@@ -285,8 +279,5 @@ def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str,
     """
     if name not in known:
         raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")
-    valid = [field.name for field in fields(known[name])]
-    for argument in arguments:
-        if argument not in valid:
-            raise MupError(f"The problem {name!r} has no argument {argument!r}; {nearest(argument, valid)}")
+    check_names(arguments, known[name])
     return known[name](**arguments)
