@@ -54,7 +54,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     --------
     >>> import numpy as np
     >>> from neuralop_mup.lab.data.axes import with_roles
-    >>> from neuralop_mup.lab.data.readers import dataset_of
+    >>> from neuralop_mup.lab.data.arrays import dataset_of
     >>> raw = dataset_of({"a": np.zeros((40, 16, 16)), "u": np.zeros((40, 11, 16, 16))})
     >>> data = with_roles(raw, {"x": "a", "y": "u", "dims": "sample time x y"})
     >>> dict(data.sizes)

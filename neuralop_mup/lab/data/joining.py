@@ -12,9 +12,18 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import TIME, coordinate_word, is_coordinate, lazy, unnamed_dims, usual_word
+from neuralop_mup.lab.data.arrays import (
+    TIME,
+    coordinate_word,
+    dataset_of,
+    is_coordinate,
+    join_variables,
+    lazy,
+    unnamed_dims,
+    usual_word,
+)
 from neuralop_mup.lab.data.files import role_of
-from neuralop_mup.lab.data.readers import dataset_of, join_variables, read_file
+from neuralop_mup.lab.data.readers import read_file
 
 
 def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) -> list[Dataset]:

@@ -9,13 +9,12 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, dataset_of, is_unnamed
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
-from neuralop_mup.lab.data.files import SPLIT_WORDS, SPLITS, by_split, draw
+from neuralop_mup.lab.data.files import ONLY_KEY, SPLIT_WORDS, SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.joining import read_files
-from neuralop_mup.lab.data.readers import ONLY_KEY, dataset_of
 from neuralop_mup.lab.data.roles import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of
 from neuralop_mup.lab.data.windows import WindowReader
 

@@ -25,44 +25,23 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Flat, Joined, Stored, flat_array, is_coordinate, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import (
+    Flat,
+    Stored,
+    dataset_of,
+    flat_array,
+    is_coordinate,
+    join_variables,
+    lazy,
+    unnamed_dims,
+)
+from neuralop_mup.lab.data.files import ONLY_KEY
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
-ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
 _MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint
 _SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references do not pickle
 _PACKED_ATTRS = ("scale_factor", "add_offset")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
-
-
-def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Dataset:
-    """Return arrays, tensors or variables by their keys as a Dataset.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array, tensor or xarray variable
-        Axes without names get names that no other array has.
-    file : str
-        What messages call it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from neuralop_mup.lab.data.readers import dataset_of
-    >>> dataset_of({"u": torch.zeros(40, 16)})["u"].shape
-    (40, 16)
-    """
-    made = {}
-    for key, values in arrays.items():
-        variable = getattr(values, "variable", values)
-        dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
-        made[key] = lazy(variable, dims)
-    try:
-        return Dataset(made, attrs={"file": file})
-    except ValueError as error:
-        raise MupError(
-            f"Arrays of {file} do not fit together: {error}. Cut the longer one, x.isel({{dim: slice(n)}})."
-        ) from None
 
 
 def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
@@ -277,11 +256,6 @@ def _is_equal(parts: Sequence[Variable | None]) -> bool:
     return all(
         np.array_equal(values, part.values, equal_nan=values.dtype.kind in "fc") for part in parts[1:] if part is not None
     )
-
-
-def join_variables(parts: Sequence[Variable], dim: str = "sample") -> Variable:
-    """Return variables of one shape as one, with a new axis in front."""
-    return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
 
 
 def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:

@@ -8,9 +8,10 @@ import pytest
 import xarray
 
 from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.data.arrays import dataset_of
 from neuralop_mup.lab.data.files import files_of
 from neuralop_mup.lab.data.joining import read_files
-from neuralop_mup.lab.data.readers import dataset_of, read_file
+from neuralop_mup.lab.data.readers import read_file
 from support.errors import refused
 from support.files import array, write, write_hdf5
 
