@@ -191,15 +191,14 @@ def compare(
         fixed={**shared, "model": target},
         train=adam.study.train,
     )
-    records = train_missing(final, folder, **how).records
-    methods = {}
-    for name, lr in lrs.items():
-        own = [record for record in records if record["rule"] == name]
+    results, methods = train_missing(final, folder, **how), {}
+    for name in settings:
+        own = results.cell(None, name)
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         done = [record for record in own if is_complete(record)]
         search = (seconds(searches[name].records), _lr_source(searches[name])) if name in searches else ()
-        methods[name] = Method(lr, errors, seconds(done) / len(done) if done else 0.0, *search)
-    return Comparison({name: methods[name] for name in settings}, soap.title, about)
+        methods[name] = Method(lrs[name], errors, seconds(done) / len(done) if done else 0.0, *search)
+    return Comparison(methods, soap.title, about)
 
 
 def _lr_source(search: Results) -> str:

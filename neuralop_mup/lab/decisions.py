@@ -375,6 +375,9 @@ def data_notes(
     return list(filter(None, notes))
 
 
+# Checks
+
+
 @contextmanager
 def inspection(on_meta: bool = False) -> Iterator[None]:
     """Build and call models for inspection: with the same random numbers each time, and without consuming any."""

@@ -140,6 +140,9 @@ def _outcome(future: Future) -> dict[str, Any]:
     return failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
 
 
+# Sweeps and transfers
+
+
 def train_missing(
     study: Study, folder: str | Path | Records, *, n_workers: int | None, executor: Any = None, progress: bool = True,
     devices: Sequence[str] = (),
@@ -376,6 +379,8 @@ def transfer(
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
     return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 
+
+# Progress on stderr: a bar on a terminal, and a line now and then elsewhere
 
 _SILENCE = 30.0  # seconds between two lines if the bar cannot be redrawn
 

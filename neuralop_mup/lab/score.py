@@ -236,6 +236,8 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
     return errors
 
 
+# Errors by name, one number for each sample, as published benchmarks define them
+
 #: ``metric(prediction, y, known)`` of fields of shape (n, channels, \*grid); ``known`` is 1 where y is known, else 0.
 Metric = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 _NUMBERS_AT_ONCE = 2**22  # numbers for which errors are computed together

@@ -403,6 +403,8 @@ def _grid(key: str, values: Any) -> list[Any]:
     return values
 
 
+# Results
+
 Record = dict[str, Any]
 
 

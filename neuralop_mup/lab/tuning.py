@@ -39,6 +39,8 @@ from neuralop_mup.lab.training import FNOs, function_name, quiet, variable_of
 from neuralop_mup.lab.wording import params
 from neuralop_mup.validation import check_count
 
+# The trained model
+
 _UNKNOWN = (
     "x has entries that are not finite, in sample {} among others, so its prediction would be NaN. Training with "
     "read={{'nan': 'mask'}} filled them and added a mask; do the same with x without a mask: known = np.isfinite(x); mean = "
@@ -272,6 +274,9 @@ def tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: tuples(inner) for name, inner in value.items()}
     return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+# Training and tuning
 
 
 def train(
