@@ -100,28 +100,29 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     named = "test" if which == "test" else "validation"
     baselines = "; ".join(f"{way}, {_BASELINES[way]}" for way in ways if way in _BASELINES)
     comparison = (
-        f"Errors on the {named} data, in its units: L2, the relative L2 error; RMSE, the root mean square error; std, the "
-        f"standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n{wording.aligned(by_channel)}"
+        f"Errors on the {named} data, in the units of the data. L2 is the relative L2 error, RMSE is the root mean square "
+        f"error, and std is the standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n"
+        f"{wording.aligned(by_channel)}"
     )
-    joined = " of all channels together; the loss is the sum of theirs" if len(by_channel) > 2 else ""
+    joined = " over all channels together (the loss sums the errors of the channels)" if len(by_channel) > 2 else ""
     with np.errstate(invalid="ignore"):  # differences of infinite errors
         quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
     all_ways = found | _at_half_the_resolution(model, loaders[which])
     means = [[name, *(_mean(own[name]) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
     tables = {
-        "Mean over the samples (l2: all channels together; h1, The Well's vrmse and PDEBench's nrmse: mean over "
-        "channels):": [["error", *all_ways], *means],
+        "Means over the samples. The error l2 covers all channels together; h1, vrmse (The Well) and nrmse (PDEBench) are "
+        "means over the channels:": [["error", *all_ways], *means],
         f"Relative L2 errors{joined}. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],
         ],
-        "The largest:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
-        "By time, in the mean over trajectories:": _by_step(model, data, which, errors),
+        "Largest errors:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
+        "By time step, averaged over the trajectories:": _by_step(model, data, which, errors),
     }
     zero = len(errors) - len(defined)
     page = [
         comparison,
-        f"{zero} of {len(errors)} samples are zero everywhere, so they have no relative error." if zero else "",
+        f"{zero} of {len(errors)} samples are zero everywhere, so their relative error is undefined." if zero else "",
         *(f"{what}\n\n{wording.aligned(rows)}" for what, rows in tables.items() if rows),
         f"![Samples of the {named} data: input, truth, prediction and their difference]({figure.name})",
     ]
@@ -231,8 +232,8 @@ def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> lis
     if pairs < 2:
         return []
     columns = {
-        "from the truth before": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
-        "from the first state on": rollout_errors(model, validation, pairs),
+        "from the previous true state": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
+        "from the first state": rollout_errors(model, validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

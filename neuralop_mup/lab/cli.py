@@ -17,7 +17,7 @@ from neuralop_mup.lab.commands import COMMANDS
 #: A type in jsonargparse's messages → what the option must be.
 _KINDS = {
     "float": "a number",
-    "int": "a whole number",
+    "int": "an integer",
     "bool": "yes or no",
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
@@ -59,7 +59,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
         name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
         if name.strip("-") and (known := name.partition(".")[0]) not in hints:
             options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
-            raise MupError(f"{command!r} has no option {known!r}: {nearest(known, options)}")
+            raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
         if text and text[0] not in "[{" and (lists[0] or ("," in text and (any(lists) or "." in name))):
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("default")
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
             if argv[0] not in COMMANDS and argv[0].partition("=")[0] not in parser()._option_string_actions:
-                raise MupError(f"There is no command {argv[0]!r}: {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
+                raise MupError(f"Unknown command {argv[0]!r}: {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
             given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
@@ -100,11 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         return _failed(_in_words(" ".join(str(error).split())))
     except UnicodeDecodeError:
-        return _failed("The file of --config is not text. It must contain options as YAML, such as epochs: 20.")
+        return _failed("The file of --config is not a text file. It must contain options as YAML, such as epochs: 20.")
     except MupError as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
-        return _failed("Interrupted. The same command resumes after the last finished run or checkpoint.", 130)
+        return _failed("Interrupted. Repeat the command to resume after the last finished run or checkpoint.", 130)
     except BrokenPipeError:
         # The reader (head, less) has ended. Otherwise, Python would print an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -116,9 +116,10 @@ def _in_words(text: str) -> str:
     found = re.match(r'Parser key "(.+?)": .*?Expected a (?:<class \'(?:\w+\.)*(\w+)\'>|.*?\[(.*?)\]).*value: (.*)', text)
     if found:
         name, kind, choices, value = found.groups()
-        return f"--{name} is {value!r}; use {choices or _KINDS.get(kind, kind).format(name)}."
+        expected = f"one of {choices}" if choices else _KINDS.get(kind, kind).format(name)
+        return f"--{name} must be {expected}, but got {value!r}."
     if text.startswith("unrecognized arguments"):
-        text += ". Separate several files with commas. If a file name begins with a dash, write ./-name."
+        text += ". Separate several file names with commas. If a file name starts with a dash, use ./-name."
     return text
 
 

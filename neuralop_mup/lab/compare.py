@@ -88,11 +88,11 @@ class Comparison:
         found = {name: difference(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
         parts = [f"relative to {name}: {text}" for name, text in found.items() if text]
         if not parts:
-            return f"Result: none, since a comparison needs at least {SEEDS} seeds that trained."
+            return f"Result: none, because a comparison requires at least {SEEDS} seeds that completed training."
         return f"Result: the error of MuSOAP with its default learning rate, {'; '.join(parts)}."
 
     def __str__(self) -> str:
-        hint = "The learning rate of Adam was not tuned on the target itself. Add --tuned (in Python tuned=True) to do this."
+        hint = "Adam was not tuned on the target itself. To tune it there, add --tuned (in Python: tuned=True)."
         text = [self.about, self.table(), *([] if TARGET_ADAM in self.methods else [hint]), self.result()]
         return "\n\n".join(text)
 
@@ -162,7 +162,7 @@ def compare(
     held_out = "test" if "test" in soap.study.train.data.counts() else "validation"
     used = soap.study.train.loss
     about = (
-        f"We compare Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
+        f"Comparison of Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
         f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}, errors on held-out "
         f"{held_out} data."
     )

@@ -203,8 +203,8 @@ def decide(
     costs = {label: n_params(model) for label, model in models.items()}
     if search and costs["proxy"] >= costs["target"]:
         raise MupError(
-            f"The base has {costs['proxy']:,} parameters and the target {costs['target']:,}, so tuning the base saves "
-            "nothing. Pass a base with a smaller width or fewer modes."
+            f"The base model has {costs['proxy']:,} parameters and the target has {costs['target']:,}, so tuning on the "
+            "base model saves nothing. Pass a base with a smaller width or fewer modes."
         )
     run = Settings.of({**study.fixed, **study.example}, optimizers)
     loss, n_dim = loss_or_default(loss, loaded, processor, processor_of(source, loaded)), len(grid) or 2
@@ -233,7 +233,7 @@ def decide(
     reason = f"for {steps} steps" if run.choice.lr_from_steps else "the default"
     about_lr = f"{number(lrs[0])}, {reason if uses_default_lr else 'as passed'}; not tuned"
     if search:
-        about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned at the proxy"
+        about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned on the proxy"
     for rule in study.rules:
         with inspection():  # the model at the base has memory, so that its initialization can be checked
             for model in models.values():
@@ -267,9 +267,12 @@ def _default_lrs(choice: Choice, steps: int, search: bool) -> list[float]:
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
     """Return the model of a size, on the meta device unless ``real`` is true or it cannot be built there."""
     if isinstance(build, nn.Module) or not callable(build):
-        raise MupError(f"build is a {type(build).__name__}. Pass a function: build(**size) returns a new model.")
+        raise MupError(
+            "build must be a function that returns a new model when called as build(**size), but it is an object of type "
+            f"{type(build).__name__}."
+        )
     if not isinstance(size, Mapping):
-        raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
+        raise MupError(f"{name}={size!r} must be a dict of arguments for build, such as {{'hidden_channels': 32}}.")
     try:
         with inspection(on_meta=not real):
             return build_model(build, size, f" at the {name}")
@@ -310,8 +313,8 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
     widths = {key: value for key, value in target.items() if key in WIDTHS and isinstance(value, int) and value > 1}
     if not widths:
         raise MupError(
-            f"There is no default base, since no argument of the target ({', '.join(target) or 'none'}) is a known width "
-            f"({', '.join(WIDTHS)}). Pass the small size, such as base={{'your_width': 16}}."
+            f"No default base can be chosen, because none of the arguments of the target ({', '.join(target) or 'none'}) "
+            f"is a known width ({', '.join(WIDTHS)}). Pass the smaller size, such as base={{'your_width': 16}}."
         )
     base = dict(target) | {key: max(LEAST_WIDTH, w // 4) if w > LEAST_WIDTH else w // 2 for key, w in widths.items()}
     reasons = [f"{key} {base[key]} instead of {value} (μP transfers the learning rate)" for key, value in widths.items()]
@@ -358,19 +361,20 @@ def data_notes(
         notes.append(proxy_advice(energy, proxy, target))
     if n_val is not None and n_val < _FEW_SAMPLES:
         notes.append(
-            f"Learning rates are compared on {n_val} validation {'sample' if n_val == 1 else 'samples'}. With fewer than "
-            f"{_FEW_SAMPLES}, the differences between their losses are mostly noise. Use more samples."
+            f"Learning rates are compared on only {n_val} validation {'sample' if n_val == 1 else 'samples'}. With fewer "
+            f"than {_FEW_SAMPLES}, differences in the loss are mostly noise. Use more validation samples."
         )
     if compare and isinstance(y, torch.Tensor) and y.ndim > 2 and (y == y[:1]).all():
         notes.append(
-            "The targets of all samples are equal, so there is nothing to learn. Check whether the right field was read as "
-            "the output."
+            "The targets of all samples are identical, so there is nothing to learn. Check that the correct field was read "
+            "as the output."
         )
     points = grid_of(sample)
     if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
         notes.append(
-            f"The grid has {'×'.join(map(str, points))} points. SpectralConv of neuraloperator 2.0.0 is wrong for odd "
-            "numbers of points. Use an even grid, or crop the last point of these axes (read={'crop': {'x': (0, -1)}})."
+            f"The grid has {'×'.join(map(str, points))} points, but SpectralConv in neuraloperator 2.0.0 gives wrong "
+            "results for an odd number of points. Use an even number of points on each axis, or crop the last point of the "
+            "odd axes (read={'crop': {'x': (0, -1)}})."
         )
     return list(filter(None, notes))
 
@@ -391,7 +395,7 @@ def check_batch(
 ) -> None:
     """Raise MupError if the processor, the model or the loss fails on two samples, or the loss is not their error."""
     if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
-        raise MupError(f"processor={processor!r} must be a data processor of neuralop, or derived from one.")
+        raise MupError(f"processor={processor!r} must be an instance of a neuralop data processor or of a subclass.")
     where = next(model.parameters()).device
     batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
     shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
@@ -406,14 +410,15 @@ def check_batch(
                 out, batch = processor.postprocess(out, batch)
     except Exception as error:  # the model is the user's
         raise MupError(
-            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields must have "
-            "the shape (n, channels, *grid); use x.movedim(-1, 1) if channels are last. The model needs as many in_channels "
-            "as x has, one number in n_modes per axis, and a forward(self, x, **_) that accepts further keyword arguments."
+            f"The model from {call} failed on a batch of the data ({shapes}): {type(error).__name__}: {error}. Fields must "
+            "have the shape (n, channels, *grid); use x.movedim(-1, 1) if the channels come last. In the model, in_channels "
+            "must equal the number of channels of x, n_modes must have one entry per axis, and forward(self, x, **_) must "
+            "accept extra keyword arguments."
         ) from error
     if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
         raise MupError(
-            f"The model of {call} returns fields of shape {tuple(out.shape[1:])} for a batch with {shapes}, but they must "
-            "have the shape of y. Set out_channels to the number of channels of y."
+            f"The model from {call} returned fields of shape {tuple(out.shape[1:])} for a batch with {shapes}, but "
+            "predictions must have the same shape as y. Set out_channels to the number of channels of y."
         )
     for name, (_, term) in {} if named else losses.items():
         with inspection(), torch.no_grad():
@@ -430,15 +435,15 @@ def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: M
     )
     if whole != again and not math.isnan(whole):
         raise MupError(
-            f"{what} returned {whole:.6g} and then {again:.6g} for the same prediction and batch, so runs cannot be "
-            "repeated. Draw random numbers with torch, which is seeded for each run."
+            f"{what} returned {whole:.6g} and then {again:.6g} for the same prediction and batch, so runs "
+            "would not be reproducible. Draw random numbers with torch, which is seeded for each run."
         )
     both = first + second
     if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
         raise MupError(
-            f"{what} is a mean over the batch: it is {whole:.4g} for {2 * half} samples, and {first:.4g} and {second:.4g} "
-            "for the two halves. Losses are summed over batches, so a mean would depend on the batch size. Sum over the "
-            "samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
+            f"{what} is averaged over the batch: its value is {whole:.4g} for {2 * half} samples, and {first:.4g} and "
+            f"{second:.4g} for the two halves of this batch. A loss must be a sum over the samples, because a mean would "
+            "depend on the batch size. For example, use ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
         )
 
 
@@ -453,12 +458,12 @@ def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tenso
         value = term(prediction, **sample)
     except Exception as error:  # the function is the user's
         raise MupError(
-            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. We call "
-            "loss(y_pred, **batch), so it must accept y and **batch."
+            f"{what} failed on a batch with the entries {', '.join(sample)}: {type(error).__name__}: {error}. It is called "
+            "as loss(y_pred, **batch), so it must accept y and **batch."
         ) from error
     if not torch.is_tensor(value) or value.numel() != 1:
         kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
-        raise MupError(f"{what} returned {kind}. It must return a tensor of one number, summed over the batch.")
+        raise MupError(f"{what} returned {kind}, but it must return a tensor with one element, the sum over the batch.")
     return float(value)
 
 
@@ -467,13 +472,13 @@ def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, l
     n_train = data.counts()["train"]
     if isinstance(data, ProblemData) and batch > n_train:
         raise MupError(
-            f"A batch of {batch} is larger than the training data of {n_train} samples, so each epoch would be one step. "
-            f"Use a batch_size of at most {n_train}, better a tenth of it, or more data."
+            f"The batch size {batch} exceeds the {n_train} training samples, so each epoch would be a single step. Use a "
+            f"batch_size of at most {n_train}, preferably about a tenth of that, or more data."
         )
     if isinstance(loss, str) and torch.is_tensor(y) and y.is_complex():
         raise MupError(
             f"loss={loss!r} cannot be used with complex targets. Pass a function loss(y_pred, y, **batch) that uses "
-            "absolute values and sums over the batch, or pass real and imaginary parts as channels."
+            "absolute values and sums over the batch, or pass the real and imaginary parts as separate channels."
         )
     data.check(relative=isinstance(loss, str) and not is_of_normalized(loss))
     train, evals = data.loaders(batch, 0)

@@ -141,8 +141,9 @@ class LocalEngine:
         finally:
             self._free.append(own)
         raise MupError(
-            "The worker processes cannot start: each ended before its first run (see above). Define the train function at "
-            "module level of a file that can be imported, call this under `if __name__ == '__main__':`, or pass n_workers=1."
+            "The worker processes could not start: each one exited before its first run (see above). Define the train "
+            "function at the top level of an importable module and make this call under `if __name__ == '__main__':`, or "
+            "pass n_workers=1."
         )
 
     def close(self) -> None:
@@ -205,8 +206,8 @@ class ExecutorEngine:
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
             raise MupError(
-                f"executor={executor!r} is not a concurrent.futures.Executor or a function that returns one. An example is "
-                "executor=RayExecutor()."
+                f"executor={executor!r} must be a concurrent.futures.Executor, such as RayExecutor(), or a function that "
+                "returns one."
             )
         self.executor = executor if self._make is None else self._make()
         self.capacity = n_workers or getattr(self.executor, "n_workers", cores())
@@ -219,9 +220,9 @@ class ExecutorEngine:
             if self._make is None:
                 why = str(error).partition("\n")[0]
                 raise MupError(
-                    f"The executor accepts no more runs ({type(error).__name__}: {why}): one of its processes was killed, "
-                    "or it was shut down. Finished runs are kept. Repeat the call with a new executor, or with a function "
-                    "that returns one (executor=lambda: …)."
+                    f"The executor no longer accepts runs ({type(error).__name__}: {why}), because one of its processes was "
+                    "killed or it was shut down. Finished runs are kept. Repeat the call with a new executor, or with a "
+                    "function that returns one (executor=lambda: …)."
                 ) from error
             self.executor = self._make()
             return self.executor.submit(function, *args, **kwargs)
@@ -248,7 +249,7 @@ class RayExecutor(Executor):
         try:
             import ray
         except ImportError:
-            raise MupError("RayExecutor needs the package ray. Run: pip install ray.") from None
+            raise MupError("RayExecutor requires the package ray. Install it with `pip install ray`.") from None
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
@@ -295,7 +296,7 @@ def make_engine(
         If the arguments cannot work.
     """
     if not callable(train):
-        raise MupError(f"train is {train!r}. Pass a function that accepts a config dict and returns a loss.")
+        raise MupError(f"train must be a function that accepts a config dict and returns a loss, but got {train!r}.")
     if n_workers is not None:
         check_count("n_workers", n_workers)
     if hasattr(executor, "capacity"):
@@ -310,12 +311,12 @@ def make_engine(
             return InlineEngine()
         engine, why = LocalEngine(size, devices), _reason_not_sendable(train)
     if why and n_workers is executor is None:
-        _LOG.warning(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
+        _LOG.warning(f"Runs are trained one after another, because other processes cannot import the train function: {why}.")
         return InlineEngine()
     if why:
         raise MupError(
-            f"The train function cannot be sent to worker processes ({why}). Define it at module level of a file, or pass "
-            "n_workers=1."
+            f"The train function cannot be sent to worker processes ({why}). Define it at the top level of a module, or "
+            "pass n_workers=1."
         )
     return engine
 
@@ -325,12 +326,12 @@ def _reason_not_sendable(train: Any) -> str:
     main = sys.modules["__main__"]
     file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
     if file and not os.path.exists(file):  # each process would print a traceback
-        return f"this program was read from {file}, which they cannot import"
+        return f"this program was read from {file}, which other processes cannot import"
     try:
         sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return str(error)
-    return "it is defined in a notebook or a session" if file is None and b"__main__" in sent else ""
+    return "it is defined in a notebook or an interactive session" if file is None and b"__main__" in sent else ""
 
 
 def cores() -> int:

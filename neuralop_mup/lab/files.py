@@ -47,8 +47,8 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise MupError(
-            f"Cannot write to the folder {folder}: {error.strerror or error}. Free space there, or choose another folder. "
-            "Finished runs are kept, and the same command resumes."
+            f"Cannot write to the folder {folder}: {error.strerror or error}. Free up space or choose another folder. "
+            "Finished runs are kept, and repeating the command resumes the study."
         ) from error
 
 
@@ -57,7 +57,8 @@ def check_room(folder: Path, size: int) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < size:
-            raise OSError(errno.ENOSPC, f"weights, checkpoints and report need {size / 1e6:,.1f} MB, but less is free")
+            need = f"the weights, checkpoints and report need {size / 1e6:,.1f} MB, but less space is available"
+            raise OSError(errno.ENOSPC, need)
 
 
 def put(folder: Path, path: Path, content: str) -> None:
@@ -111,10 +112,14 @@ class Checkpoint:
             state = _read(self.path)
             key = state["key"]
         except Exception as error:  # errors of zip and pickle share no base class
-            _LOG.warning(f"The checkpoint {self.path} cannot be read ({type(error).__name__}). Its run starts again.")
+            name = type(error).__name__
+            _LOG.warning(f"The checkpoint {self.path} cannot be read ({name}), so its run starts from the beginning.")
             return 0, 0.0
         if key != self._key:
-            _LOG.warning(f"The checkpoint {self.path} belongs to other code, data or settings. Its run starts again.")
+            _LOG.warning(
+                f"The checkpoint {self.path} was written with different code, data or settings, so its run starts from the "
+                "beginning."
+            )
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -144,7 +149,10 @@ class Checkpoint:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
-            _LOG.warning(f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it starts again.")
+            _LOG.warning(
+                f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it will start from the "
+                "beginning."
+            )
         self._last = time.monotonic()
 
 
@@ -208,9 +216,9 @@ def read_weights(path: Path) -> dict[str, Any]:
             content = _read(path)
         return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
-        raise MupError(f"The weights {path} are missing. Repeat the same call or command to train the run again.") from error
+        raise MupError(f"The weights file {path} is missing. Repeat the call or command to retrain the run.") from error
     except Exception as error:  # errors of zip and pickle share no base class
         raise MupError(
-            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it and repeat the "
-            "same call, which trains only the target again."
+            f"The weights file {path} is damaged and cannot be read ({type(error).__name__}). Remove it and repeat the "
+            "call, which retrains only the target."
         ) from error

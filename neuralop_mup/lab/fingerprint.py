@@ -83,7 +83,7 @@ def fingerprint(value: Any) -> str:
         return _digest(value, {})
     except Exception as error:  # objects raise anything if they cannot be pickled
         raise MupError(
-            f"A value of type {type(value).__name__} has no fingerprint, since it cannot be read: {error}."
+            f"A value of type {type(value).__name__} has no fingerprint, because its contents cannot be read: {error}."
         ) from error
 
 
@@ -92,7 +92,7 @@ def fingerprint_or_new(value: Any) -> str:
     try:
         return fingerprint(value)
     except MupError as error:
-        warnings.warn(f"{error} So each call trains its runs again.", stacklevel=2)
+        warnings.warn(f"{error} Runs that depend on it are therefore retrained in each call.", stacklevel=2)
         return f"unknown {uuid.uuid4().hex}"
 
 

@@ -100,9 +100,9 @@ def loss_or_default(loss: Any, data: Any, given: Any, used: Any) -> Any:
         return default_loss(data) if normalized else "l2"
     if is_of_normalized(loss) and not normalized:
         raise MupError(
-            f"loss={loss!r} needs targets that this package normalizes to mean 0 and standard deviation 1. Targets from "
-            "loaders, with your own processor or an equation keep other units. Write loss='l2', or pass arrays without a "
-            "processor."
+            f"loss={loss!r} requires targets that this package normalizes to mean 0 and standard deviation 1. It does not "
+            "normalize targets from loaders, or targets of problems with a custom processor or an equation. Use loss='l2', "
+            "or pass arrays without a processor."
         )
     return loss
 
@@ -138,7 +138,8 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     known = {"l2": own["data"][1], "h1": partial(relative, H1Loss(d=n_dim)), **NORMALIZED}
     if not isinstance(loss, str) or loss not in known:
         raise MupError(
-            f"loss={loss!r} must be one of {', '.join(map(repr, known))}, a function loss(y_pred, y, **batch), or a dict."
+            f"loss={loss!r} must be one of {', '.join(map(repr, known))}, a function loss(y_pred, y, **batch), or a dict "
+            "of losses."
         )
     return {**own, "data": (own["data"][0], known[loss])}
 

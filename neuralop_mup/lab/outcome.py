@@ -111,15 +111,15 @@ def execute(
     """
     if __version__ != version:
         raise MupError(
-            f"A worker has neuralop_mup {__version__}, but the command that sends it runs has {version}. Their numbers may "
-            "differ. Install the same version everywhere."
+            f"A worker uses neuralop_mup {__version__}, but the main process uses {version}, so their results may differ. "
+            "Install the same version everywhere."
         )
     if place is not None and not Path(place).is_dir():
-        raise MupError(f"A worker does not see {place}. Choose a folder that every machine sees.")
+        raise MupError(f"A worker cannot access {place}. Choose a folder that every machine can access.")
     if not _BUSY.acquire(blocking=False):
         raise MupError(
-            "The executor trains several runs at once in the threads of one process, so they would share random numbers. "
-            "Pass an executor of processes with one thread each."
+            "The executor trains several runs concurrently in threads of one process, so they would share random state. "
+            "Pass a process-based executor with one thread per process."
         )
     files = {"place": place, "keep": keep} if getattr(train, "keeps_files", False) else {}
     start = time.perf_counter()
@@ -148,7 +148,7 @@ def _ended(value: Any) -> dict[str, Any]:
     try:
         loss = float(metrics["loss"])
     except (KeyError, TypeError, ValueError):
-        raise TypeError(f"train returned {value!r}; return a number, or a dict with one under 'loss'.") from None
+        raise TypeError(f"train returned {value!r}, but it must return a number or a dict with a 'loss'.") from None
     outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
     if math.isfinite(loss):
         return {**outcome, "outcome": COMPLETE, "error": None, "loss": loss}
@@ -203,8 +203,8 @@ def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
     wrong = next((r for r in records if r["error"]), None)
     if wrong is None:
         return ""
-    again = "Fix its cause; the same call on the same folder then repeats the run."
-    final = "Such a run is not repeated: try other values, or fix the code, which makes it another run."
+    again = "Fix the cause and repeat the call with the same folder, which repeats the run."
+    final = "This run will not be repeated. Try different values, or fix the code, which creates a new run."
     return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 

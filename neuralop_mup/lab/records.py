@@ -116,7 +116,7 @@ class Records:
         self._given_up: set[str] = set()
         self._written: set[str] = set()  # runs of this command: it does not repeat one because its weights are missing
         if self.folder.exists() and not self.folder.is_dir():
-            raise MupError(f"{self.folder} is a file. Results need a folder: choose another name.")
+            raise MupError(f"{self.folder} is a file, but results need a folder. Choose another name.")
 
     @contextmanager
     def held(self) -> Iterator["Records"]:
@@ -135,14 +135,15 @@ class Records:
                 self._lock.acquire(timeout=_INHERITED)
             except Timeout:
                 raise MupError(
-                    f"Another command is using the folder {self.folder}. Wait until it ends, or choose another folder."
+                    f"Another command is using the folder {self.folder}. Wait until it finishes, or choose another folder."
                 ) from None
         try:
             yield self
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"Stopped. Finished runs are in {self.folder}; the same command resumes there. A run in progress continues "
-                "from its last checkpoint. There is one every five minutes; a shorter run begins again."
+                f"Interrupted. Finished runs are in {self.folder}, and repeating the command resumes the study. Runs in "
+                "progress continue from their last checkpoint. Checkpoints are written every five minutes, so a run without "
+                "one starts from the beginning."
             ) from None
         finally:
             self._lock.release()
@@ -166,8 +167,8 @@ class Records:
                 if made != releases() and content_hash(content) in wanted and path.with_name(_DOCUMENT).exists():
                     found.append(_text(made))
         if found:
-            kept = f"{counted(len(found), 'kept run')} of {', or of '.join(sorted(set(found)))}"
-            _LOG.warning(f"{kept} cannot be reused with {_text(releases())}: the results may differ.")
+            saved = f"{counted(len(found), 'saved run')} of {', or of '.join(sorted(set(found)))}"
+            _LOG.warning(f"{saved} cannot be reused with {_text(releases())}, because the results may differ.")
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """Return the record of a run, or None if the run must be trained.
@@ -191,7 +192,7 @@ class Records:
             except FileNotFoundError:
                 self._read[run.id] = None
             except (ValueError, KeyError, TypeError) as error:
-                _LOG.warning(f"{path} is damaged ({type(error).__name__}), so its run is trained again.")
+                _LOG.warning(f"{path} is damaged ({type(error).__name__}), so its run will be repeated.")
                 self._read[run.id] = None
         return self._read[run.id]
 

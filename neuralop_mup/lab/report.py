@@ -48,15 +48,15 @@ def verdict(results: Results) -> list[str]:
     for name, value in best.items():
         if edge := edge_of(value, study.space.get(name)):
             sentences.append(
-                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} of the grid, so the optimum may "
-                f"lie outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
+                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} value of the grid, so the "
+                f"optimum may lie outside it. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
         runs = wording.counted(len(results.records), "run")
-        sentences.append(f"{failed} of {runs} did not complete. Points with such a seed are not selected.")
+        sentences.append(f"{failed} of {runs} did not complete. A configuration with such a run is not selected.")
     if len(study.seeds) == 1:
-        sentences.append("One seed does not show how much the loss varies. Use at least three.")
+        sentences.append("A single seed does not show how much the loss varies. Use at least three seeds.")
     return sentences
 
 
@@ -64,7 +64,7 @@ def _loss_under(results: Results, rule: str | None) -> str:
     """Return a sentence about the loss of the last size with the best values."""
     row, target = results.row(rule), the(results.study.target)
     if row["transferred"] is None:
-        return "No point completed with every seed."
+        return "No configuration completed for every seed."
     values = f"With {wording.params(row['transferred'])}"
     where = f" of {target} under {wording.rule_name(rule)}" if len(results.study.sizes) > 1 else ""
     if row["failed"]:
@@ -213,7 +213,7 @@ def write_report(
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
-    chosen = f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
+    chosen = f"The best values have the lowest mean {_score(results)} over seeds. ± is the standard deviation over seeds."
     failed = [
         [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
         for r in results.records
@@ -228,7 +228,7 @@ def write_report(
         ),
         "Machines and versions": surroundings(results.records),
         "Use the target": use and f"```python\n{use}\n```",
-        "Again": f"```\n{command}\n```\n\nEvery run is one line of `results.jsonl`.",
+        "Reproduce": f"```\n{command}\n```\n\nEach run is one line in `results.jsonl`.",
     }
     page = [
         f"# {title}",

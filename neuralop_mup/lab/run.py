@@ -122,7 +122,7 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
             if outcome["again"] and run.id not in repeated:
                 repeated.add(run.id)
                 lost.append(run)
-                note(display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
+                note(display, f"A run was lost ({outcome['error']}). It will be repeated once, on its own.")
                 continue
             if not is_final(outcome):
                 records.give_up(run)
@@ -137,7 +137,7 @@ def _outcome(future: Future) -> dict[str, Any]:
     if error is None:
         return future.result()
     why = " ".join(str(error).split()) or type(error).__name__
-    return failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
+    return failed(f"{why.rstrip('.')}; there may not be enough memory, or the train function may exit its process")
 
 
 # Sweeps and transfers
@@ -209,9 +209,9 @@ def transfer_study(
     fields = checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed"))
     for label, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
-            raise MupError(f"{label}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
+            raise MupError(f"{label}={size!r} must be a dict of model arguments, such as {{'n_modes': (12, 12)}}.")
     if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
-        raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
+        raise MupError(f"rule={rule!r} must be the name of a rule, and rules={rules!r} must be a sequence of such names.")
     compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
     return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **fields, **more)
 
@@ -375,7 +375,7 @@ def transfer(
     name = Path(folder).resolve().name
     study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
     if progress:
-        print(f"Tuned at the proxy ({size_text(proxy)}): {cell(study.space)}.")
+        print(f"Tuned on the proxy ({size_text(proxy)}): {cell(study.space)}.")
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
     return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 

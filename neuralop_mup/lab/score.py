@@ -18,7 +18,7 @@ from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.loss import relative
 
 AT_ONCE = 64  # samples in one call of the model
-_FORM = "score(model, data), further arguments with defaults"
+_FORM = "score(model, data), where further arguments have defaults"
 
 
 class Predictor(nn.Module):
@@ -132,15 +132,15 @@ class Score:
                 raise
             except Exception as error:  # the function is the user's
                 raise MupError(
-                    f"The score {self.name} fails on the validation data: {type(error).__name__}: {error}. It must have the "
-                    f"form {_FORM}."
+                    f"The score {self.name} failed on the validation data: {type(error).__name__}: {error}. It must have "
+                    f"the form {_FORM}."
                 ) from error
         number = value.item() if getattr(value, "ndim", None) == 0 else value
         if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
             returned = f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(number)
             raise MupError(
-                f"The score {self.name} returns {returned}. It must return one number of at least 0, such as an error. "
-                "Lower is better."
+                f"The score {self.name} returned {returned}, but it must return a single number that is not negative, such "
+                "as an error. Lower is better."
             )
         return float(number)
 
@@ -150,8 +150,8 @@ class Score:
         if math.isnan(first) or not math.isclose(first, again, rel_tol=1e-4):
             returned = "NaN" if math.isnan(first) else f"{first:.6g} and then {again:.6g}"
             raise MupError(
-                f"The score {self.name} returns {returned} for the untrained base, so it cannot compare models. Return the "
-                "same number in each call, and math.inf for a model without a score."
+                f"The score {self.name} returned {returned} for the untrained base model, so it cannot be used to compare "
+                "models. It must be deterministic and return math.inf for a model that cannot be scored."
             )
 
 
@@ -173,7 +173,8 @@ def score_of(score: Any) -> Score | None:
         name, _, steps = score.partition(":")
         if name != "rollout" or not steps.isdecimal() or int(steps) < 1:
             raise MupError(
-                f"There is no score {score!r}. Write {', '.join(METRICS)}, or rollout:50 for fifty steps (1 or more)."
+                f"Unknown score {score!r}. Use one of {', '.join(METRICS)}, or rollout:N for N steps (N ≥ 1), such as "
+                "rollout:50."
             )
         name = f"rollout:{int(steps)}"
         return Score(name, partial(rollout_error, steps=int(steps)), name)
@@ -205,8 +206,8 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
     history = getattr(data.data, "history", 1)
     if data.n_states < steps + history:
         raise MupError(
-            f"score='rollout:{steps}' needs {steps + history} states of each validation trajectory, and the data has "
-            f"{data.n_states}, as it is read. Use fewer steps or longer trajectories, and read each step: "
+            f"score='rollout:{steps}' requires {steps + history} states in each validation trajectory, but the data has "
+            f"{data.n_states} as it is read. Use fewer steps or longer trajectories, and read every time step with "
             "read={'y': 'u', 'time_step': 1} (--read.y u --read.time_step 1)."
         )
     errors = torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64)
@@ -225,8 +226,9 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
         state, truth = torch.cat([model(part) for part in x.split(AT_ONCE)]), data.states(number + history)
         if state.shape != truth.shape:
             raise MupError(
-                f"The model returns {tuple(state.shape[1:])} for states of shape {tuple(truth.shape[1:])}, so it cannot be "
-                "applied to its own predictions. Give it as many output channels as the state has."
+                f"The model returned {tuple(state.shape[1:])} for states of shape {tuple(truth.shape[1:])}, so it cannot be "
+                "applied to its own predictions. Its number of output channels must equal the number of channels of the "
+                "state."
             )
         error, size = (field.flatten(1).double().norm(dim=1) for field in (state - truth, truth))
         errors[number] = float(ratio(error, size).nanmean())
@@ -264,7 +266,10 @@ def h1(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.
     """
     n_dim = y.ndim - 2
     if y.is_complex() or not 1 <= n_dim <= 3:
-        raise MupError(f"The H1 error needs real fields on a grid of one to three axes. y has the shape {tuple(y.shape)}.")
+        raise MupError(
+            f"The H1 error requires real fields on a grid with one to three axes, but y is {y.dtype} of shape "
+            f"{tuple(y.shape)}."
+        )
     errors = relative(_H1ByChannel(d=n_dim), prediction, y, mask=known)
     return ratio(errors.reshape(y.shape[:2]), (y * known).flatten(2).any(2)).nanmean(1)
 
@@ -331,8 +336,8 @@ def by_sample(metric: Metric, prediction: Any, batch: Mapping[str, Any]) -> torc
     y = batch["y"]
     if not is_like(prediction, y):
         raise MupError(
-            f"The model returns {tuple(getattr(prediction, 'shape', ()))} for targets of shape {tuple(y.shape)}, so errors "
-            "by name do not exist. Give a score of your own, score(model, data)."
+            f"The model returned {tuple(getattr(prediction, 'shape', ()))} for targets of shape {tuple(y.shape)}, so the "
+            "built-in named scores cannot be computed. Pass your own function score(model, data)."
         )
     fields = prediction, y, batch.get("mask", torch.ones_like(y, dtype=torch.float64))
     parts = zip(*(field.split(max(1, _NUMBERS_AT_ONCE // y[0].numel())) for field in fields), strict=True)

@@ -117,14 +117,14 @@ def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
         names = [*OPTIMIZERS, *(found.__name__ for found in _CLASSES)]
         known = dict(zip(map(str.lower, names), [*OPTIMIZERS, *_CLASSES.values()], strict=True))
         if optimizer.lower() not in known:
-            raise MupError(f"There is no optimizer {optimizer!r}: {nearest(optimizer, names)}")
+            raise MupError(f"Unknown optimizer {optimizer!r}: {nearest(optimizer, names)}")
         return known[optimizer.lower()], OPTIMIZERS
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
     if isinstance(optimizer, type) and optimizer in _CLASSES:
         return _CLASSES[optimizer], OPTIMIZERS
     if isinstance(optimizer, type) or not callable(optimizer):
         raise MupError(
-            f"The optimizer {name} cannot be built for a model in μP. Pass a function that builds it, such as "
+            f"The optimizer {name} cannot be built automatically for a model in μP. Pass a function that builds it, such as "
             f"lambda model, lr, steps: {name}(nm.param_groups(model, lr), lr=lr), or one of {', '.join(OPTIMIZERS)}."
         )
     return name, {**OPTIMIZERS, name: Choice(optimizer, betas=False, user_defined=True)}
@@ -149,9 +149,9 @@ def available_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", str(device)):
-        raise MupError(f"device={device!r} must be auto, or a device of torch such as cpu or cuda:0.")
+        raise MupError(f"device={device!r} must be auto or a torch device such as cpu or cuda:0.")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise MupError(f"device={device!r} needs CUDA, which torch does not find here. Use cpu or auto.")
+        raise MupError(f"device={device!r} requires CUDA, which is not available on this machine. Use cpu or auto.")
     return device
 
 
@@ -242,17 +242,20 @@ class Settings:
             elif key in optimizers and optimizers[key].arguments:
                 if value and config.get("optimizer", "adam") != key:
                     used = config.get("optimizer", "adam")
-                    raise MupError(f"{key}={value} has arguments of the optimizer {key}, but the optimizer is {used!r}.")
+                    raise MupError(
+                        f"{key}={value} sets arguments of the optimizer {key}, but the run uses the optimizer {used!r}. "
+                        f"Omit {key}, or use optimizer={key!r}."
+                    )
                 values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}  # of release 0.3
             elif key in known:
                 values[key] = {**value, **values.get(key, {})} if key in _MULTIPLIERS else value
             else:
-                raise MupError(f"A run has no setting {key!r}: {nearest(key, known)}")
+                raise MupError(f"Unknown setting {key!r}: {nearest(key, known)}")
         return cls(**values)
 
     def __post_init__(self) -> None:
         if self.optimizer not in self.optimizers:
-            raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
+            raise MupError(f"Unknown optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
         choice = self.choice
         for name in ("lr", "weight_decay"):
             value = getattr(choice if getattr(self, name) is None else self, name)
@@ -272,7 +275,8 @@ class Settings:
             )
         if self.aux_lr is not None and choice.aux_lr is None:
             raise MupError(
-                f"aux_lr={self.aux_lr} has no effect on the optimizer {self.optimizer!r}. Leave it out, or use soap."
+                f"aux_lr={self.aux_lr} has no effect on the optimizer {self.optimizer!r}. Omit it, or use the optimizer "
+                "soap."
             )
         if wrong := sorted(set(self.arguments) - choice.arguments):
             raise MupError(
@@ -309,7 +313,7 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
             arguments["adamw_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
         optimizer = choice.make(model, **arguments)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise MupError(f"The function {s.optimizer} returned {optimizer!r}. It must return a torch.optim.Optimizer.")
+        raise MupError(f"The function {s.optimizer} returned {optimizer!r}, but it must return a torch.optim.Optimizer.")
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer
@@ -329,8 +333,8 @@ def halving_epochs(schedule: str) -> list[int]:
     epochs = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
     if kind != "halve" or epochs[0] < 1 or any(late <= early for early, late in pairwise(epochs)):
         raise MupError(
-            f"There is no schedule {schedule!r}. Use cosine, constant, halve:50 (the learning rate is halved every 50 "
-            "epochs) or halve:100,150,200 (it is halved after these epochs)."
+            f"Unknown schedule {schedule!r}. Use cosine, constant, halve:50 (the learning rate is halved every 50 epochs) "
+            "or halve:100,150,200 (it is halved after these epochs)."
         )
     return epochs
 

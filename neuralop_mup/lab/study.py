@@ -198,7 +198,8 @@ class Study:
         if params is None:
             failures = first_failure(self.rows(records))
             raise MupError(
-                f"No point of {the(self.base)} completed with every seed, so the target has no hyperparameters.{failures}"
+                f"No configuration of {the(self.base)} completed for every seed, so there are no hyperparameters for the "
+                f"target.{failures}"
             )
         return self._startable(self.target_points(params), records)
 
@@ -284,7 +285,9 @@ class Study:
             tuples = {name: tuple(fields[name]) for name in ("seeds", "rules", "notes")}
             return cls(**{**fields, **tuples, "sizes": dict(fields["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MupError(f"{folder} contains no study ({type(error).__name__}: {error}). Run one there first.") from None
+            raise MupError(
+                f"{folder} contains no readable study ({type(error).__name__}: {error}). Run a study there first."
+            ) from None
 
 
 def the(size: str | None) -> str:
@@ -322,8 +325,8 @@ def log2_grid(low: float, high: float) -> list[float]:
     doublings = math.log2(high / low) if 0 < low <= high < math.inf else math.nan
     if not math.isclose(doublings, np.rint(doublings), abs_tol=1e-6):
         raise MupError(
-            f"log2_grid({low!r}, {high!r}): both ends must be positive and finite, and the upper end must be the lower end "
-            "times a power of two, such as 2**-12 and 2**-5."
+            f"log2_grid({low!r}, {high!r}) is not a valid grid. Both ends must be positive and finite, and the upper end "
+            "must be the lower end times a power of two, as in log2_grid(2**-12, 2**-5)."
         )
     n = round(doublings)
     return [float(low * 2**i) for i in range(n)] + [float(high)]
@@ -370,12 +373,14 @@ def checked_fields(
     fixed = dict(fixed or {})
     if not isinstance(space, Mapping) or not space:
         values = list(space) if isinstance(space, (list, tuple)) else [0.01, 0.02, 0.04]
-        raise MupError(f"space={space!r} must be a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
+        raise MupError(
+            f"space={space!r} must be a dict that maps each hyperparameter to the values to try, such as {{'lr': {values}}}."
+        )
     for key in [*space, *fixed]:
         if not isinstance(key, str) or key in reserved or (key in space and key in fixed):
             raise MupError(
-                f"The key {key!r} cannot be used: keys must be strings, occur in only one of space and fixed, and differ "
-                f"from {', '.join(reserved)}, which the study sets."
+                f"The key {key!r} cannot be used. Keys must be strings, must not occur in both space and fixed, and must "
+                f"differ from {', '.join(reserved)}, which the study sets itself."
             )
     listed = tuple(seeds) if isinstance(seeds, Iterable) else ()
     if not listed or not all(isinstance(s, Integral) for s in listed) or len(set(listed)) != len(listed):
@@ -387,19 +392,19 @@ def checked_fields(
 def _grid(key: str, values: Any) -> list[Any]:
     """Return the values of one hyperparameter as a list. Raise MupError if they cannot be tried."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise MupError(f"space[{key!r}] is {values!r}, not a sequence of values. Write {key}=[{values!r}] to try one value.")
+        raise MupError(f"space[{key!r}]={values!r} must be a sequence of values. To try one value, use [{values!r}].")
     values = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 0) == 0 else v for v in values]
     try:
         json.dumps(values, allow_nan=False)
     except (TypeError, ValueError):
         raise MupError(
-            f"space[{key!r}] is {values!r}, which JSON cannot contain. Use finite numbers, strings, booleans, None, or "
-            "lists of them, and let the train function look up objects by name."
+            f"space[{key!r}]={values!r} cannot be stored as JSON. Use finite numbers, strings, booleans, None, or lists of "
+            "these, and let the train function look up other objects by name."
         ) from None
     # 1 and 1.0 look the same in a table.
     distinct = {value if isinstance(value, (int, float)) else params_key({key: value}) for value in values}
     if not values or len(distinct) < len(values):
-        raise MupError(f"space[{key!r}] is {values!r}. List at least one value, and none of them twice.")
+        raise MupError(f"space[{key!r}]={values!r} must contain at least one value and no duplicates.")
     return values
 
 
@@ -465,7 +470,9 @@ class Results:
         """
         study, records = Study.load(folder)
         if not any(r["size"] == study.target for r in records):
-            raise MupError(f"The study in {folder} has no run of its last size yet. Run the same command to resume.")
+            raise MupError(
+                f"The study in {folder} has no runs of its last size yet. Repeat the command to resume the study."
+            )
         return cls(study, records, Path(folder))
 
     # Records
@@ -562,7 +569,10 @@ class Results:
         best = self._centres[self.study.rules[0]]
         if best is None:
             what = the(self.study.base) if self.study.base else f"study {self.study.name!r}"
-            raise MupError(f"No point of {what} completed with every seed, so none is best.{first_failure(self.records)}")
+            raise MupError(
+                f"No configuration of {what} completed for every seed, so no best one can be chosen."
+                f"{first_failure(self.records)}"
+            )
         return best
 
     @property

@@ -69,7 +69,7 @@ class FNOs:
         """
         n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
-            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes. Give one number per axis.")
+            raise MupError(f"n_modes={n_modes!r} does not fit the {self.n_dim} axes of the data. Pass one number per axis.")
         check_names(size, FNO)
         return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
@@ -82,9 +82,9 @@ def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where:
     except MupError:
         raise
     except Exception as error:  # constructors and functions of the user raise anything
-        raise MupError(f"{call} fails{where}: {type(error).__name__}: {error}.") from error
+        raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
-        raise MupError(f"{call} returns {model!r}. It must return a torch.nn.Module.")
+        raise MupError(f"{call} returned {model!r}, but it must return a torch.nn.Module.")
     return model
 
 
@@ -150,7 +150,7 @@ class _Trainer(Trainer):
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
                 f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
-                f"largest learning rate is {lr:.3g}. Lower lr."
+                f"largest learning rate is {lr:.3g}. Use a lower lr."
             )
         return loss
 
@@ -232,7 +232,8 @@ class Training:
         self.processor = processor_of(source, data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
             raise MupError(
-                "A rollout needs frames that are normalized as predictions are. Leave out processor, or write rollout=1."
+                "A rollout requires input frames that are normalized in the same way as the predictions. Omit processor, or "
+                "set rollout=1."
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -374,12 +375,13 @@ class Training:
             measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
-                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Lower lr.")
+                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Use a lower lr.")
         if self.score is not None:
             with quiet():
                 value = self.score.of(model, self.processor, data)
             if not math.isfinite(value):
-                raise Diverged(f"The score {self.score.name} of the trained model is {value}. Lower lr, or train longer.")
+                name = self.score.name
+                raise Diverged(f"The score {name} of the trained model is {value}. Use a lower lr, or train for longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
         data.check_unchanged()
         took = trainer.seconds
@@ -411,7 +413,9 @@ class Training:
             found = {name: float(errors[f"{split}_{name}"]) for name in self.errors}
             share = found.pop(NONZERO, 1.0)  # of the samples: the others have no relative error
             if not share:
-                raise MupError(f"All samples of {split} are zero everywhere, so they have no relative error. Give others.")
+                raise MupError(
+                    f"All samples in {split} are zero everywhere, so their relative error is undefined. Use other samples."
+                )
             found["data"] /= share
             measured |= {"score": "relative L2 validation error"} if NONZERO in self.errors else {}
             for name, value in found.items():

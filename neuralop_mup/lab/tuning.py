@@ -42,10 +42,10 @@ from neuralop_mup.validation import check_count
 # The trained model
 
 _UNKNOWN = (
-    "x has entries that are not finite, in sample {} among others, so its prediction would be NaN. Training with "
-    "read={{'nan': 'mask'}} filled them and added a mask; do the same with x without a mask: known = np.isfinite(x); mean = "
-    "tuned.processor.in_normalizer.mean[:, :-1].numpy(); x = np.concatenate([np.where(known, x, mean), "
-    "known.all(1, keepdims=True)], 1)."
+    "x contains values that are not finite, for example in sample {}, so the prediction would be NaN. If the model was "
+    "trained with read={{'nan': 'mask'}}, which fills such values and adds a mask channel, prepare x in the same way, "
+    "without a mask: known = np.isfinite(x); mean = tuned.processor.in_normalizer.mean[:, :-1].numpy(); x = "
+    "np.concatenate([np.where(known, x, mean), known.all(1, keepdims=True)], 1)."
 )
 
 
@@ -129,9 +129,9 @@ class Tuned:
         if self.processor is None:  # a class of the user, which is not written to files, or loaders
             own = self._provenance["processor"] or "none"
             raise MupError(
-                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Write "
-                "nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y). Or call "
-                "tuned.model on fields prepared as in training."
+                "The units of the target are unknown, because its folder does not contain the data processor that was used "
+                f"in training ({own}). Call nm.load_tuned(folder, build, processor=…), or retrain with processor=… or on "
+                "arrays (x, y). Alternatively, call tuned.model on fields that are preprocessed as in training."
             )
         check_count("batch_size", batch_size, "samples")
         fields = as_tensor("x", x)
@@ -143,9 +143,9 @@ class Tuned:
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
-                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), n at least "
-                "1 and any grid. x[None] is one sample, x[:, None] adds the axis of one channel, and "
-                "x.movedim(-1, 1) (np.moveaxis for an array) moves channels that are last."
+                f"x has the shape {tuple(fields.shape)}, but the target expects (n, {', '.join(map(str, shape))}) with n ≥ "
+                "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
+                "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
@@ -166,7 +166,7 @@ class Tuned:
             (
                 *verdict(self.results),
                 f"This model has {made['metrics']['n_params']:,} parameters, seed {made['seed']} and a {named} of "
-                f"{self.loss:.4g}. It is in {self.results.folder}:",
+                f"{self.loss:.4g}. It is stored in {self.results.folder} and was built by:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )
@@ -221,8 +221,9 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     with suppress(MupError):  # objects that cannot be inspected are unknown
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
-                f"The function {function_name(build)} has changed since {folder} was tuned: its code, what it uses, or the "
-                "version of a package. The target may predict other values. Pass the function as it was.",
+                f"The function {function_name(build)} has changed since the target in {folder} was trained: its code, "
+                "something that it uses, or the version of a package is different. Predictions may therefore differ. Pass "
+                "the original function.",
                 stacklevel=2,
             )
     return tuned
@@ -234,8 +235,8 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     done = [record for record in results.carried(study.target, study.rules[0]) if study.keep_weights and is_complete(record)]
     if not done:
         raise MupError(
-            f"{folder} contains no trained target: its last study did not complete, or your own function trained. "
-            "Run nm.train or nm.tune there."
+            f"{folder} contains no trained target: its last study did not complete, or the training was done by your own "
+            "function. Run nm.train or nm.tune there."
         )
     record = min(done, key=lambda record: record["loss"])
     path = folder / "workspace" / record["id"] / WEIGHTS
@@ -243,7 +244,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     made = {**record, **tuples(content["made"])}
     if build is None and not made["is_fno"]:
         raise MupError(
-            f"The function {made['build']} built the target in {folder}. Pass it: "
+            f"The target in {folder} was built by the function {made['build']}. Pass this function: "
             f"nm.load_tuned({str(folder)!r}, {variable_of(made['build'])})."
         )
     builder: Any = FNO if made["is_fno"] else build
@@ -254,8 +255,8 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
         model.load_state_dict(content["weights"])
     except Exception as error:  # the function is the user's
         raise MupError(
-            f"{function_name(builder)}({_arguments(made['size'])}) does not return the model in {folder}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function as it was in training."
+            f"{function_name(builder)}({_arguments(made['size'])}) does not return the model stored in {folder}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function that was used in training."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:

@@ -159,7 +159,7 @@ def test_the_lines_that_load_a_model_can_be_pasted(tmp_path, own):
     lines = page.split("```python\n")[1].split("```")[0]
     exec(lines, names := {"build": own, "x": fields()[0]})
     assert names["prediction"].shape == (40, 1, 32)
-    assert "<lambda>" not in page.split("## Again")[1]
+    assert "<lambda>" not in page.split("## Reproduce")[1]
     with refused(f"nm.load_tuned('{tmp_path / 's'}',build)"):
         nm.load_tuned(tmp_path / "s")
 
@@ -199,7 +199,7 @@ def test_errors_by_time(tmp_path):
         single = trained.predict(states[:, step - 1]).double()
         expected.append([step, *(relative_error(made, states[:, step]) for made in (single, rolled))])
     page = trained.report.read_text()
-    assert numbers(page, "By time, in the mean over trajectories:") == pytest.approx(np.array(expected), rel=6e-3)
+    assert numbers(page, "By time step, averaged over the trajectories:") == pytest.approx(np.array(expected), rel=6e-3)
 
 
 def test_without_test_data_the_page_has_errors_on_the_validation_data(tmp_path):

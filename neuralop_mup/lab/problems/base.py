@@ -85,14 +85,14 @@ class Problem(ABC):
         cells = self.grid - self.ends
         if (self.fine_grid - self.ends) % cells:
             raise MupError(
-                f"solver_grid = {self.fine_grid} does not contain the {self.grid} points of the data. Write "
+                f"solver_grid={self.fine_grid} does not contain the {self.grid} grid points of the data. Use "
                 f"solver_grid={-(-(self.fine_grid - self.ends) // cells) * cells + self.ends}."
             )
         weights = self._weights()
         for argument, weight in weights.items():
             check_number(argument, weight)
         if weights and not any(weights.values()):
-            raise MupError(f"{' and '.join(weights)} are 0, so there is no loss. Set one of them above 0.")
+            raise MupError(f"{' and '.join(weights)} are 0, so there is no loss. At least one of them must be positive.")
 
     def _weights(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
@@ -251,7 +251,7 @@ class Problem(ABC):
             if path.is_file():
                 return self._data(load_file(path))  # mapped, so that processes share memory
         except SafetensorError as error:
-            warnings.warn(f"The cached file {path} cannot be read ({error}). Its data is generated again.", stacklevel=2)
+            warnings.warn(f"The cached file {path} cannot be read ({error}), so its data is generated again.", stacklevel=2)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # The file is created first, so that a folder that cannot be written raises before the work.
@@ -260,7 +260,7 @@ class Problem(ABC):
                 save_file(tensors, partial)
         except (OSError, SafetensorError) as error:
             raise MupError(
-                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free some space, or set "
+                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free up space, or set "
                 "NEURALOP_MUP_CACHE to another folder."
             ) from error
         return self._data(tensors)
@@ -278,6 +278,6 @@ def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str,
         For an unknown name, an unknown argument or an invalid value.
     """
     if name not in known:
-        raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")
+        raise MupError(f"Unknown problem {name!r}: {nearest(str(name), known)}")
     check_names(arguments, known[name])
     return known[name](**arguments)

@@ -133,9 +133,9 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torc
     tail, largest = float(size[..., kept & (k >= high)].max()), float(size.max())
     if not tail <= 1e-3 * largest:
         raise MupError(
-            f"{n} points do not resolve Burgers' equation with viscosity {viscosity:g}: the highest modes are "
-            f"{tail / largest:.0e} of the largest one. Use at least {math.ceil(_POINTS_TIMES_VISCOSITY / viscosity)} points "
-            "(solver_grid)."
+            f"A grid of {n} points does not resolve Burgers' equation with viscosity {viscosity:g}: the amplitudes of the "
+            f"highest modes reach {tail / largest:.0e} of the largest amplitude. Use at least "
+            f"{math.ceil(_POINTS_TIMES_VISCOSITY / viscosity)} points (solver_grid)."
         )
     return torch.fft.irfft(v, n=n)
 

@@ -101,7 +101,7 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     if better == list(proxy):
         return ""
     return (
-        f"The proxy's n_modes = {', '.join(map(str, proxy))} keep {', '.join(f'{100 * share:.4g} %' for share in kept)} of "
-        f"the targets' spectral energy, axis by axis. Below {100 * ENOUGH:g} % its best learning rate may not transfer. Use "
-        f"n_modes = {', '.join(map(str, better))}."
+        f"The proxy with n_modes = {', '.join(map(str, proxy))} keeps {', '.join(f'{100 * share:.4g} %' for share in kept)} "
+        f"of the targets' spectral energy along its axes. Below {100 * ENOUGH:g} %, the best learning rate may not transfer "
+        f"to the target. Use n_modes = {', '.join(map(str, better))}."
     )
