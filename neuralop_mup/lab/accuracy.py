@@ -53,11 +53,11 @@ class Accuracy:
     Attributes
     ----------
     page : str
-        Markdown for the report, which shows the figure.
+        Markdown for the report, including the figure.
     comparison : str
-        Errors of the model and of the baselines by channel.
+        Errors of the model and of the baselines for each channel.
     findings : sequence of str
-        A sentence for each baseline that the model does not surpass.
+        One sentence for each baseline that the model does not outperform.
     """
 
     page: str = ""
@@ -74,14 +74,14 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     data : ProblemData or Loaders
         Fields on a grid.
     split : mapping
-        Name of a split → numbers of its samples or trajectories in the data that the user passed.
+        Maps the name of a split to the indices of its samples or trajectories in the data that the user passed.
     figure : Path
-        File for a figure of the samples with the median error and with the largest error.
+        File for a figure that shows the samples with the median error and with the largest error.
 
     Returns
     -------
     Accuracy
-        Empty if predictions do not have the shape of the targets.
+        Empty if the predictions do not have the same shape as the targets.
     """
     loaders = data.loaders(AT_ONCE, 0)[1]
     which = "test" if "test" in loaders else "val"
@@ -130,7 +130,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
 
 
 def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tensor]]:
-    """Return trivial predictions: one number per channel and, for trajectories, the last state of the input."""
+    """Return trivial predictors: a constant per channel and, for trajectories, the last state of the input."""
     if isinstance(data, ProblemData):
         means = data.normalizers[1].mean
     else:
@@ -144,7 +144,7 @@ def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tenso
 
 
 def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batch]) -> Errors:
-    """Return all errors of each way to predict; nothing if a prediction does not have the shape of y."""
+    """Return all errors of each prediction method, or an empty dict if a prediction does not have the shape of y."""
     found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
     for batch in batches:
         y = batch["y"]
@@ -161,7 +161,7 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
 
 
 def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
-    """Return errors on every second point of input and target; nothing if the data or the model does not allow it."""
+    """Return the errors on every second grid point, or an empty dict if the data or the model does not allow this."""
     grid = tuple(next(iter(loader))["x"].shape[2:])
     half = tuple(n // 2 for n in grid)
     divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv needs even numbers of points
@@ -177,7 +177,7 @@ def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
 
 
 def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
-    """Return the table by channel, and a sentence for each baseline that the model does not surpass."""
+    """Return the table of errors by channel, and a sentence for each baseline that the model does not outperform."""
     moments = {way: {name: own[name].mean(0) for name in _MOMENTS} for way, own in found.items()}
     rmse = {way: own["squared error"].sqrt() for way, own in moments.items()}
     size = moments[MODEL]["square"].sqrt()
@@ -201,12 +201,12 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
 
 
 def _mean(errors: Any) -> float:
-    """Return the mean of the errors that are defined."""
+    """Return the mean of the errors, ignoring undefined (NaN) ones."""
     return float(torch.as_tensor(errors).nanmean())
 
 
 def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield input, target and prediction of each sample."""
+    """Yield the input, target and prediction of each sample."""
     for batch in loader:
         with quiet():
             prediction = model(**batch)
@@ -216,7 +216,7 @@ def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
-    """Return names of samples: their numbers in the user's data if these are known, else their places in the split."""
+    """Return names of samples: their indices in the user's data if known, otherwise their positions in the split."""
     lengths = data.trajectories(which) if isinstance(data, ProblemData) else []
     places = range(len(lengths) or count)
     numbers = numbers if len(numbers) == len(places) else places
@@ -226,7 +226,7 @@ def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequenc
 
 
 def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
-    """Return the table by step of a trajectory; nothing if samples are not steps of trajectories."""
+    """Return the table of errors by time step, or an empty list if the samples are not steps of trajectories."""
     validation = Validation(data, which)
     pairs = validation.pairs
     if pairs < 2:

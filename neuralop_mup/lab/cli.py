@@ -1,4 +1,4 @@
-"""The command line ``neuralop-mup``: options from the signatures of the commands, and errors of one sentence."""
+"""The ``neuralop-mup`` command line. Options come from the signatures of the commands, and errors take one line."""
 
 import os
 import re
@@ -27,7 +27,7 @@ _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
 class _Parser(ArgumentParser):
-    """A parser that accepts no abbreviations, raises ArgumentError, and shows docstrings without links."""
+    """A parser that rejects abbreviations, raises ArgumentError, and shows docstrings without links."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False, "exit_on_error": False})
@@ -37,18 +37,18 @@ class _Parser(ArgumentParser):
 
 
 def parser(command: str | None = None) -> ArgumentParser:
-    """Return the parser of all commands, or of one."""
+    """Return the parser for all commands, or for a single command."""
     components = COMMANDS if command is None else COMMANDS[command]
     return auto_parser(components, parser_class=_Parser, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:
-    """Return the words of a command with everything that is optional: ``--data=``, brackets of lists, values of flags.
+    """Return the words of a command with all optional syntax filled in: ``--data=``, brackets of lists, values of flags.
 
     Raises
     ------
     MupError
-        If the command does not have an option. The message contains the most similar option.
+        If an option is unknown. The message contains the most similar option.
     """
     command, *words = argv
     if words and not words[0].startswith("-"):
@@ -76,13 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        Arguments without the program's name. Default: those of this process.
+        Arguments without the name of the program. Default: the arguments of this process.
 
     Returns
     -------
     int
-        0 for success. 1 if the target's training or the coordinate check failed, or if the check is undecided. 2 for an
-        error that the user can fix, with one line on stderr. 130 after Ctrl-C.
+        0 on success; 1 if the training of the target or the coordinate check failed, or if the check is undecided; 2 for an
+        error that the user can fix, which is printed as one line on stderr; 130 after Ctrl-C.
     """
     argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)] or ["--help"]
     try:
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _in_words(text: str) -> str:
-    """Rewrite a message of jsonargparse: the value, and what the option must be."""
+    """Rewrite a message of jsonargparse so that it states the expected value and the given one."""
     found = re.match(r'Parser key "(.+?)": .*?Expected a (?:<class \'(?:\w+\.)*(\w+)\'>|.*?\[(.*?)\]).*value: (.*)', text)
     if found:
         name, kind, choices, value = found.groups()

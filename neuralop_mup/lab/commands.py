@@ -1,4 +1,4 @@
-"""The commands of ``neuralop-mup``: functions of this package with neuralop's FNO as the model. Nothing is computed here."""
+"""The commands of ``neuralop-mup``. They call functions of this package, with neuralop's FNO as the model."""
 
 import inspect
 import math
@@ -48,7 +48,7 @@ read
 
 
 def _on_data(command: Callable[..., int]) -> Callable[..., int]:
-    """Append the arguments for data to the docstring of a command, which must end with a list of arguments."""
+    """Append the data arguments to the docstring of a command, which must end with a list of arguments."""
     command.__doc__ = f"{inspect.getdoc(command)}\n{_DATA_ARGUMENTS}"
     return command
 
@@ -157,7 +157,7 @@ def tune(
 
 
 def _trained(tuned: Any, folder: Path) -> str:
-    """Return what is printed after a training."""
+    """Return the text that is printed after training."""
     load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
     return f"\n{tuned}\n\nReport, figures and every run: {folder}\n{load}"
 
@@ -319,20 +319,20 @@ def _fnos(source: Any) -> FNOs:
 
 
 def _target(source: Any, given: Some) -> dict[str, Any]:
-    """Return the arguments of FNO at the large size. Their defaults depend on the grid."""
+    """Return the FNO arguments for the large model. Their defaults depend on the grid."""
     width, most = (32, 16) if source.n_dim > 2 else (64, 32)
     modes = [max(4, min(most, points // 2)) for points in source.grid_shape]
     return _size({"hidden_channels": width, "n_modes": modes, **(given or {})}, source.n_dim)
 
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
-    """Return arguments of FNO, with one number of modes per axis."""
+    """Return FNO arguments with one number of modes per axis."""
     size = tuples(given)
     return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"lr_mult": {"spectral": …}}``, as jsonargparse reads some options, as ``{"lr_mult.spectral": …}``."""
+    """Convert ``{"lr_mult": {"spectral": …}}``, the form that jsonargparse returns, to ``{"lr_mult.spectral": …}``."""
     flat = {}
     for name, values in space.items():
         flat |= {f"{name}.{role}": v for role, v in values.items()} if isinstance(values, Mapping) else {name: values}

@@ -1,4 +1,4 @@
-"""Decide everything before the first run: data, sizes, settings and search. Raise an error for what cannot work."""
+"""Choose the data, sizes, settings and search before the first run, and raise an error for choices that cannot work."""
 
 import copy
 import math
@@ -43,20 +43,20 @@ Modes = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Decided:
-    """Everything that is decided before the first run.
+    """All choices that are made before the first run.
 
     Attributes
     ----------
     study : Study
-        Sizes, settings, search space, and the train function.
+        Sizes, settings, search space and train function.
     title : str
         Title of the report.
     steps : int
-        Number of optimizer steps of a run.
+        Number of optimizer steps in a run.
     choices : mapping
-        Name → text: how the data was read and what was chosen, for the terminal and the report.
+        Maps a name to a text that describes how the data was read and what was chosen, for the terminal and the report.
     n_bytes : int
-        Estimated size of the target's weights, checkpoint and report.
+        Estimated size in bytes of the target's weights, checkpoint and report.
     """
 
     study: Study
@@ -70,7 +70,7 @@ class Decided:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that the result depends on, as a flat dict."""
+        """All settings that the result depends on, as a flat dict."""
         study = self.study
         return {
             **self.choices,
@@ -98,30 +98,30 @@ def validated(
     search: bool = True,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
-    """Validate the arguments that do not depend on the data. Read and build nothing.
+    """Validate the arguments that do not depend on the data, without reading data or building models.
 
     Parameters
     ----------
     folder, target, optimizer, seeds, base, space, init_mult
-        The arguments of :func:`neuralop_mup.tune` with these names.
+        See the arguments of the same names in :func:`neuralop_mup.tune`.
     rules : sequence of str
-        The rule, and further rules to compare at the target.
+        The rule that is used, followed by other rules to compare on the target.
     search : bool, default True
-        Whether hyperparameters are tuned at the base. Otherwise only the target is trained.
+        Whether hyperparameters are tuned on the base model. If False, only the target is trained.
     **settings
-        Settings of every run. None means the default of the optimizer.
+        Settings of every run. None selects the default of the optimizer.
 
     Returns
     -------
     Study
-        The study. :func:`decide` completes it with the default base and learning rates.
+        The study. :func:`decide` adds the default base and the default learning rates.
     dict of str to Choice
-        The optimizers that its runs may name.
+        The optimizers that the runs can select by name.
 
     Raises
     ------
     MupError
-        If an argument cannot work.
+        If an argument is invalid.
     """
     Records(folder)  # raises an error if the folder is a file
     name, optimizers = optimizer_of(optimizer)
@@ -169,19 +169,19 @@ def decide(
     search: bool = True,
     **arguments: Any,
 ) -> Decided:
-    """Read the data, build each size once, choose defaults, and raise an error for what cannot work.
+    """Read the data, build the model once at each size, choose defaults, and check that everything works together.
 
     Parameters
     ----------
     build, data, folder, read, loss, score, processor
-        The arguments of :func:`neuralop_mup.tune` with these names.
+        See the arguments of the same names in :func:`neuralop_mup.tune`.
     search, **arguments
-        The arguments of :func:`validated` with these names.
+        See the arguments of the same names in :func:`validated`.
 
     Raises
     ------
     MupError
-        If the data, the sizes or the settings cannot work.
+        If the data, the sizes or the settings cannot be used.
     """
     read = options_of(read)
     study, optimizers = validated(folder, search=search, **arguments)
@@ -265,7 +265,7 @@ def _default_lrs(choice: Choice, steps: int, search: bool) -> list[float]:
 
 
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
-    """Return the model of a size, on the meta device unless ``real`` is true or it cannot be built there."""
+    """Build the model at a size, on the meta device unless ``real`` is true or the model cannot be built there."""
     if isinstance(build, nn.Module) or not callable(build):
         raise MupError(
             "build must be a function that returns a new model when called as build(**size), but it is an object of type "
@@ -283,7 +283,7 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
 
 
 def modes_of(model: nn.Module) -> Modes:
-    """Return ``n_modes`` of a model's Fourier blocks, or None if there are no blocks or they differ."""
+    """Return ``n_modes`` of the model's Fourier blocks, or None if there are no blocks or their values differ."""
     found = {tuple(block.n_modes) for _, block in fourier_blocks(model)}
     return found.pop() if len(found) == 1 else None
 
@@ -296,19 +296,19 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
     target : mapping
         Arguments of the target.
     energy : ModeEnergy, optional
-        Energy of the data by mode. Without it, modes do not change.
+        Energy of the data by mode. If omitted, the number of modes does not change.
 
     Returns
     -------
     base : dict
         Arguments of the base.
     reasons : str
-        What differs from the target, and why.
+        Description of the differences from the target, with reasons.
 
     Raises
     ------
     MupError
-        If no argument of the target is a width that could be smaller.
+        If the target has no width argument that could be reduced.
     """
     widths = {key: value for key, value in target.items() if key in WIDTHS and isinstance(value, int) and value > 1}
     if not widths:
@@ -331,7 +331,7 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
 
 
 def grid_of(sample: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the numbers of points per axis, or an empty tuple if the samples are graphs or meshes."""
+    """Return the number of points along each axis, or an empty tuple if the samples are graphs or meshes."""
     x, y = sample.get("x"), sample.get("y")
     has_axes = all(isinstance(values, torch.Tensor) and values.ndim >= 3 for values in (x, y))
     return tuple(x.shape[2:]) if has_axes and x.ndim == y.ndim and not _GRAPH_KEYS & sample.keys() else ()
@@ -341,20 +341,20 @@ def data_notes(
     sample: Mapping[str, Any], n_val: int | None, proxy: Modes, target: Modes, compare: bool = True,
     energy: ModeEnergy | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return warnings about the data and the sizes, one sentence each.
+    """Return warnings about the data and the sizes, one text per warning.
 
     Parameters
     ----------
     sample : mapping
-        ``x`` and ``y`` of many samples, as the model takes them.
+        ``x`` and ``y`` of many samples, in the form that the model receives.
     n_val : int or None
-        Number of validation samples, if they select the learning rate.
+        Number of validation samples, if validation is used to select the learning rate.
     proxy, target : tuple of int or None
-        ``n_modes`` at the two sizes (:func:`modes_of`).
+        ``n_modes`` of the proxy and of the target (see :func:`modes_of`).
     compare : bool
-        Whether the loss compares the prediction with ``y``. A user-defined loss may not.
+        Whether the loss compares the prediction with ``y``, which a user-defined loss need not do.
     energy : ModeEnergy, optional
-        Energy of the sample by mode, if it is on a grid.
+        Energy of the samples by mode, if they are defined on a grid.
     """
     y, notes = sample["y"], []
     if energy is not None and proxy is not None and target is not None:
@@ -384,7 +384,7 @@ def data_notes(
 
 @contextmanager
 def inspection(on_meta: bool = False) -> Iterator[None]:
-    """Build and call models for inspection: with the same random numbers each time, and without consuming any."""
+    """Build and call models for inspection, with a fixed seed and without changing the global random state."""
     with torch.random.fork_rng(devices=[]), quiet(), torch.device("meta") if on_meta else nullcontext():
         torch.manual_seed(0)
         yield
@@ -393,7 +393,7 @@ def inspection(on_meta: bool = False) -> Iterator[None]:
 def check_batch(
     call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
 ) -> None:
-    """Raise MupError if the processor, the model or the loss fails on two samples, or the loss is not their error."""
+    """Raise MupError if the processor, the model or the loss fails on two samples, or if the loss is invalid."""
     if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
         raise MupError(f"processor={processor!r} must be an instance of a neuralop data processor or of a subclass.")
     where = next(model.parameters()).device
@@ -426,7 +426,7 @@ def check_batch(
 
 
 def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: Mapping[str, Any]) -> None:
-    """Raise MupError if a loss fails, returns no number or a different one the second time, or is a mean over the batch."""
+    """Raise MupError if a loss fails, does not return a number, is not deterministic, or is a mean over the batch."""
     n = len(batch["y"])
     half = n // 2 if torch.is_tensor(out) else 0
     parts = (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
@@ -452,7 +452,7 @@ def _cut(value: Any, n: int, part: slice) -> Any:
 
 
 def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
-    """Return the value of a loss. Raise MupError if it is not one number."""
+    """Return the value of a loss. Raise MupError if it is not a single number."""
     torch.manual_seed(0)
     try:
         value = term(prediction, **sample)
@@ -468,7 +468,7 @@ def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tenso
 
 
 def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
-    """Raise MupError if the batch is too large, the loss cannot judge a sample, or a grid is too coarse for the modes."""
+    """Raise MupError if the batch is too large, the loss is undefined for a sample, or a grid is too coarse."""
     n_train = data.counts()["train"]
     if isinstance(data, ProblemData) and batch > n_train:
         raise MupError(

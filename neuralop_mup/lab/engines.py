@@ -1,7 +1,7 @@
-"""Where runs are executed: in this process, in one new process per run, or on any executor of processes.
+"""Engines execute runs in this process, in a new process per run, or on any process-based executor.
 
-An engine has ``capacity`` (the number of runs at the same time), ``submit(function, *args)``, which returns a ``Future``,
-and ``close``. If a future raises an error, the process of the run has ended, and the run is repeated once.
+An engine has ``capacity`` (the number of concurrent runs), ``submit(function, *args)``, which returns a ``Future``, and
+``close``. If a future raises an error, the process of the run has ended, and the run is repeated once.
 """
 
 import functools
@@ -37,11 +37,11 @@ class InlineEngine:
     Attributes
     ----------
     capacity : int
-        Number of runs at the same time.
+        Number of concurrent runs.
 
     Examples
     --------
-    An engine that prints a line for each run:
+    Define an engine that prints a line for each run:
 
     >>> import neuralop_mup as nm
     >>> from neuralop_mup.lab.engines import InlineEngine
@@ -59,7 +59,7 @@ class InlineEngine:
     capacity = 1
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Execute one run. The future returns the function's result, or raises if its process ended."""
+        """Execute one run. The future returns the result of the function, or raises an error if its process ended."""
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
@@ -71,19 +71,19 @@ class InlineEngine:
 class LocalEngine:
     """Start a new process for each run, so that a killed process ends only its own run.
 
-    On Linux, processes are forked from one that has imported torch.
+    On Linux, these processes are forked from a process that has already imported torch.
 
     Parameters
     ----------
     capacity : int
-        Number of runs at the same time. They share the cores: each has ``cores // capacity`` threads.
+        Number of concurrent runs. They share the cores: each run uses ``cores // capacity`` threads.
     devices : sequence of str, default ()
-        CUDA devices. Each run sees only one of them, as cuda:0.
+        CUDA devices. Each run can access only one of them, as cuda:0.
 
     Raises
     ------
     MupError
-        If this process cannot start processes, because it is itself a worker that imported the main script.
+        If this process cannot start other processes, because it is itself a worker that imported the main script.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class LocalEngine:
 
 
 def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: Any, function: Callable[[], Any]) -> None:
-    """Run in a new process: report that the run begins, and send what the function returned or raised."""
+    """Run the function in a new process: report the start of the run, and send its return value or exception."""
     # Ctrl-C reaches the whole process group; only the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
@@ -168,27 +168,29 @@ def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: A
 
 
 def _end_with(engine: Any) -> None:
-    """End this process when the engine is closed or its process has ended: only the engine has the other end of the pipe."""
+    """End this process when the engine closes or its process ends; only the engine owns the other end of the pipe."""
     engine.poll(None)
     os._exit(1)
 
 
 class ExecutorEngine:
-    """Use an executor of another package (loky, Dask, mpi4py, …), which stays open at the end unless a function made it.
+    """Execute runs on an executor of another package (loky, Dask, mpi4py, …).
+
+    The executor is shut down at the end only if a function created it.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor, callable or str
         An executor, a function without arguments that returns one, or the import path of either, such as
-        ``"package.module.name"``. Pools of processes (loky, the standard library) break as a whole when one process dies.
-        Only an executor that a function returns can then be replaced.
+        ``"package.module.name"``. Process pools (loky, the standard library) break as a whole when one process dies. A
+        broken executor can be replaced only if it was created by a function.
     n_workers : int, optional
         Number of workers of the executor. Default: one per core of this machine.
 
     Raises
     ------
     MupError
-        If ``executor`` is not an executor.
+        If ``executor`` is neither an executor nor a function.
 
     Examples
     --------
@@ -213,7 +215,7 @@ class ExecutorEngine:
         self.capacity = n_workers or getattr(self.executor, "n_workers", cores())
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function in the executor. Replace a broken executor if possible."""
+        """Submit the function to the executor. Replace a broken executor if possible."""
         try:
             return self.executor.submit(function, *args, **kwargs)
         except (BrokenExecutor, RuntimeError) as error:
@@ -228,21 +230,22 @@ class ExecutorEngine:
             return self.executor.submit(function, *args, **kwargs)
 
     def close(self) -> None:
-        """Shut down an executor that a function returned. The user's executor stays open, and finishes its runs."""
+        """Shut down the executor if a function created it. Otherwise it stays open and finishes its runs."""
         if self._make is not None:
             self.executor.shutdown(wait=False)
 
 
 class RayExecutor(Executor):
-    """Execute each run as a Ray task. If the cluster has GPUs, each task has one GPU.
+    """Execute each run as a Ray task. If the cluster has GPUs, each task uses one GPU.
 
-    It uses the cluster of this program, or that of ``RAY_ADDRESS``, or starts one on this machine. Ray repeats a task if its
-    node fails. Pass ``executor=RayExecutor()``, or on the command line ``--executor neuralop_mup.lab.engines.RayExecutor``.
+    The executor uses the cluster that this program is connected to, or the cluster at ``RAY_ADDRESS``, or starts a cluster
+    on this machine. Ray repeats a task if its node fails. Pass ``executor=RayExecutor()``, or on the command line
+    ``--executor neuralop_mup.lab.engines.RayExecutor``.
 
     Raises
     ------
     MupError
-        If the package ray is missing.
+        If the package ray is not installed.
     """
 
     def __init__(self) -> None:
@@ -262,11 +265,11 @@ class RayExecutor(Executor):
         )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Send one run to the cluster."""
+        """Submit one run to the cluster."""
         return self._task.remote(function, args, kwargs).future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop a cluster that was started here. Another cluster finishes the runs in progress."""
+        """Stop the cluster if this executor started it. Otherwise the cluster finishes the runs in progress."""
         if self._started:
             self._ray.shutdown()
 
@@ -279,21 +282,21 @@ def make_engine(
     Parameters
     ----------
     executor : object, optional
-        An engine, or an executor as for :class:`ExecutorEngine`. Default: processes on this machine.
+        An engine, or an executor in any form that :class:`ExecutorEngine` accepts. Default: processes on this machine.
     train : callable
-        Train function. If other processes call it, we check that it can be sent to them.
+        Train function. If other processes will call it, the function checks that it can be sent to them.
     runs : int
-        Number of runs. There are no more processes than runs.
+        Number of runs, which limits the number of processes.
     n_workers : int, optional
-        Number of runs at the same time. With 1, they are executed in this process. Default: one per device or core, or 1 if
+        Number of concurrent runs. With 1, runs are executed in this process. Default: one per device or core, or 1 if
         ``train`` cannot be sent to other processes.
     devices : sequence of str
-        CUDA devices of this machine. Each run has one of them.
+        CUDA devices of this machine. Each run uses one of them.
 
     Raises
     ------
     MupError
-        If the arguments cannot work.
+        If an argument is invalid.
     """
     if not callable(train):
         raise MupError(f"train must be a function that accepts a config dict and returns a loss, but got {train!r}.")
@@ -322,7 +325,7 @@ def make_engine(
 
 
 def _reason_not_sendable(train: Any) -> str:
-    """Return the reason why a train function cannot be sent to other processes, or an empty text if it can."""
+    """Return the reason why a train function cannot be sent to other processes, or an empty string if it can be sent."""
     main = sys.modules["__main__"]
     file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
     if file and not os.path.exists(file):  # each process would print a traceback
@@ -335,14 +338,14 @@ def _reason_not_sendable(train: Any) -> str:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, which may be fewer than the machine has."""
+    """Return the number of cores that this process may use, which can be smaller than that of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cuda_devices(device: str = "cuda") -> list[str]:
     """Return the CUDA devices of this process, by their names in ``CUDA_VISIBLE_DEVICES``.
 
-    The list is empty without CUDA, or if ``device`` is a single device or the CPU.
+    The list is empty if CUDA is not available, or if ``device`` is a single device or the CPU.
     """
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []

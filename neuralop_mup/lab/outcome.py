@@ -1,4 +1,4 @@
-"""The outcome of one training run: one of four kinds, and its measurements."""
+"""The outcome of a training run, which is one of four kinds, and its measurements."""
 
 import copy
 import math
@@ -34,9 +34,9 @@ _BUSY = threading.RLock()
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
-    """Return the outcome of a run that failed. Every outcome has the same keys.
+    """Return the outcome of a failed run. Every outcome has the same keys.
 
-    ``outcome`` is one of :data:`KINDS`. ``again`` is true if the cause is outside of the run, so that a second attempt may
+    ``outcome`` is one of :data:`KINDS`. ``again`` is true if the cause lies outside the run, so a second attempt may
     complete. ``versions``, ``host`` and ``date`` describe the process that trained the run.
     """
     return {
@@ -55,21 +55,21 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that determine the numbers of a run."""
+    """Return the versions of Python and of the packages that affect the results of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
     found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
     return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
 
 
 def releases() -> dict[str, str]:
-    """Return the releases, major and minor, that are part of a run's key: of this package and of torch."""
+    """Return the releases (major and minor) of this package and of torch, which are part of a run's key."""
     installed = {"neuralop-mup": __version__, "torch": torch.__version__}
     return {name: ".".join(str(version).split(".")[:2]) for name, version in installed.items()}
 
 
 @contextmanager
 def same_random_state() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch afterwards."""
+    """Restore the random states of Python, NumPy and torch on exit."""
     python, numpy = random.getstate(), np.random.get_state()
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -83,15 +83,15 @@ def same_random_state() -> Iterator[None]:
 def execute(
     version: str, train: Callable[..., Any], config: Mapping[str, Any], place: str | None = None, keep: bool = False
 ) -> dict[str, Any]:
-    """Train once and return the outcome, also if ``train`` raises.
+    """Train once and return the outcome, even if ``train`` raises an error.
 
     Parameters
     ----------
     version : str
-        Version of the package in the parent command. The numbers of another version may differ.
+        Version of the package in the main process. Results of other versions may differ.
     train : callable
-        Train function. A copy of it is called with a copy of ``config``, so that runs share no state. If its attribute
-        ``keeps_files`` is true, it is also called with ``place`` and ``keep``.
+        Train function. A copy of it is called with a copy of ``config``, so runs share no state. If its attribute
+        ``keeps_files`` is true, the function is also called with ``place`` and ``keep``.
     config : mapping
         Configuration of the run.
     place : str, optional
@@ -102,12 +102,12 @@ def execute(
     Returns
     -------
     dict
-        Outcome, as from :func:`failed`.
+        The outcome, with the same keys as that of :func:`failed`.
 
     Raises
     ------
     MupError
-        If this process has another version of the package, does not see the folder, or is training another run.
+        If this process uses another version of the package, cannot access the folder, or is training another run.
     """
     if __version__ != version:
         raise MupError(
@@ -156,7 +156,7 @@ def _ended(value: Any) -> dict[str, Any]:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
-    """Return the outcome of a run that raised; the causes of the exception decide its kind."""
+    """Return the outcome of a run that raised an exception. The causes of the exception determine its kind."""
     around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
     refused = isinstance(error, MupError) and not around
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
@@ -174,7 +174,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as strict JSON: None for numbers that are not finite, and the text of unknown objects."""
+    """Return ``value`` as strict JSON, with None for numbers that are not finite and strings for unknown objects."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):
@@ -194,12 +194,12 @@ def is_final(record: Mapping[str, Any]) -> bool:
 
 
 def is_complete(record: Mapping[str, Any]) -> bool:
-    """Return whether a run ended with a finite loss."""
+    """Return whether a run completed with a finite loss."""
     return record["outcome"] == COMPLETE
 
 
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return two sentences after a space, the first error and how to continue, or an empty text without errors."""
+    """Return the first error and how to continue, with a leading space, or an empty string if there are no errors."""
     wrong = next((r for r in records if r["error"]), None)
     if wrong is None:
         return ""
@@ -209,13 +209,13 @@ def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def score(records: Collection[Mapping[str, Any]], seeds: int) -> float:
-    """Return the mean loss of a point, or infinity unless every seed completed. Points are compared by this number."""
+    """Return the score by which points are compared: the mean loss, or infinity unless every seed completed."""
     complete = len(records) == seeds and all(map(is_complete, records))
     return fmean(record["loss"] for record in records) if complete else math.inf
 
 
 def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:
-    """Return the point with the lowest score, and the score; (None, inf) if no point completed with every seed."""
+    """Return the point with the lowest score and this score, or (None, inf) if no point completed for every seed."""
     best, loss = None, math.inf
     for point, records in points:
         if (own := score(records, seeds)) < loss:

@@ -1,7 +1,7 @@
 """Figures of curves, comparisons and samples.
 
-They use matplotlib's ``Figure`` instead of ``pyplot``. So they need no display, and do not change the figures of the user.
-Each rule and each optimizer has one colour and one marker in all figures.
+They use matplotlib's ``Figure`` instead of ``pyplot``, so they do not need a display and do not affect the user's figures.
+Each rule and each optimizer has the same colour and marker in all figures.
 """
 
 import math
@@ -36,7 +36,7 @@ LOOKS: dict[str | None, tuple[str, str]] = {
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: str | None = None, **options: Any
 ) -> tuple[Any, Any]:
-    """Return a figure of matplotlib without pyplot, and its axes; sizes in inches."""
+    """Return a matplotlib figure and its axes, without using pyplot. Sizes are in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=120, layout=layout)
@@ -44,7 +44,7 @@ def new_figure(
 
 
 def save(figure: Any, path: str | Path) -> Path:
-    """Write the figure with all of its labels. The suffix of the path sets the format."""
+    """Write the figure with all of its labels. The suffix of the path determines the format."""
     from matplotlib import rc_context
 
     path = Path(path)
@@ -57,7 +57,7 @@ def save(figure: Any, path: str | Path) -> Path:
 
 
 def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
-    """Add the title and the meaning of marks to the figure, and write it."""
+    """Add the title and an explanation of the marks to the figure, and write it to a file."""
     if title:
         figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=TITLE)
     room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of average width
@@ -66,7 +66,7 @@ def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str
 
 
 def ticks_at(axes: Any, values: Sequence[float]) -> None:
-    """Put ticks at the values, as many as fit, with plain numbers."""
+    """Place ticks at as many of the values as fit, labelled with plain numbers."""
     width = axes.get_window_extent().width / axes.figure.dpi
     stride = max(1, math.ceil(len(values) * 0.42 / width))
     shown = list(values)[::stride]
@@ -75,7 +75,7 @@ def ticks_at(axes: Any, values: Sequence[float]) -> None:
 
 
 def value_axis(axes: Any) -> None:
-    """Put a few plain numbers on the vertical axis, and remove the box around the data."""
+    """Label the vertical axis with a few plain numbers, and remove the box around the data."""
     from matplotlib.ticker import LogLocator
 
     if axes.get_yscale() == "log":
@@ -110,17 +110,17 @@ def plot_curves(
     loss: str = "validation loss",
     title: str | None = None,
 ) -> Path:
-    """Draw losses against a hyperparameter, with a star at the lowest mean of a curve.
+    """Plot losses against a hyperparameter, with a star at the lowest mean of each curve.
 
-    Values with a failed seed are left out: a mean over the other seeds would hide that they are unstable.
+    Values with a failed seed are omitted, because a mean over the other seeds would hide that they are unstable.
 
     Parameters
     ----------
     curves : sequence of (label, rule, losses)
-        First the base, with rule None. Then a curve of one point for each rule of the target. Losses by value: one per seed,
-        None for a failed seed. At least one value is complete.
+        The first curve is that of the base, with rule None. It is followed by a curve with a single point for each rule of
+        the target. Losses map each value to one loss per seed, or None for a failed seed. At least one value is complete.
     path : str or Path
-        File to write. The suffix sets the format.
+        File to write. The suffix determines the format.
     name : str
         Name of the hyperparameter.
     loss : str
@@ -167,14 +167,14 @@ def plot_curves(
 
 
 def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
-    """Draw the errors of several methods: a dot per seed, a bar at the median, and the learning rate below the name.
+    """Plot the errors of several methods: a dot per seed, a bar at the median, and the learning rate below the name.
 
     Parameters
     ----------
     ways : mapping of str to (errors, learning rate)
-        Errors of the seeds. Those that are not finite are counted, and not drawn.
+        One error per seed and the learning rate of each method. Errors that are not finite are counted but not drawn.
     path : str or Path
-        File to write. The suffix sets the format.
+        File to write. The suffix determines the format.
     title : str, optional
 
     Returns
@@ -205,17 +205,18 @@ _CHANNELS = 3  # drawn channels of a sample, at most
 
 
 def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) -> Path:
-    """Draw a row for each sample and channel: input, truth, prediction and their difference.
+    """Plot a row for each sample and channel: the input, the truth, the prediction, and the error of the prediction.
 
-    Fields are lines in 1D and images in 2D, where truth and prediction share a colour scale. In 3D, the images show the
-    middle of the last axis. Only the first three channels are drawn, and moduli of complex fields.
+    Fields are drawn as lines in 1D and as images in 2D, where truth and prediction share a colour scale. In 3D, the images
+    show a slice through the middle of the last axis. At most three channels are drawn, and complex fields are drawn as
+    absolute values.
 
     Parameters
     ----------
     samples : mapping of str to (input, truth, prediction)
-        Label of a row → fields ``(channels, *grid)``.
+        Maps the label of a row to fields of shape ``(channels, *grid)``.
     path : str or Path
-        File to write. The suffix sets the format.
+        File to write. The suffix determines the format.
 
     Returns
     -------
@@ -247,7 +248,7 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
 
 
 def _drawn(field: np.ndarray, channel: int) -> np.ndarray:
-    """Return the values to draw of a channel, or of the last channel if there are fewer."""
+    """Return the values of a channel that are drawn, or those of the last channel if there are fewer channels."""
     values = field[min(channel, len(field) - 1)]
     while values.ndim > 2:
         values = values[..., values.shape[-1] // 2]

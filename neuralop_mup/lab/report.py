@@ -1,4 +1,4 @@
-"""The report of a study, computed from its records: sentences, table, figure, settings, and where the runs were trained."""
+"""The report of a study, computed from its records: findings, table, figure, settings, machines and versions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ from neuralop_mup.lab.study import Results, edge_of, is_number, mean_metric, the
 
 
 def verdict(results: Results) -> list[str]:
-    """Return the findings of a study as sentences, the answer first.
+    """Return the findings of a study as sentences, starting with the result.
 
-    Rules are compared if there are three seeds or more, by a 95 % interval.
+    With three seeds or more, rules are compared by a 95 % confidence interval.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def verdict(results: Results) -> list[str]:
     Returns
     -------
     list of str
-        Sentences, the most important one first.
+        Sentences, with the most important one first.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def verdict(results: Results) -> list[str]:
 
 
 def _loss_under(results: Results, rule: str | None) -> str:
-    """Return a sentence about the loss of the last size with the best values."""
+    """Return a sentence about the loss at the last size with the best hyperparameters."""
     row, target = results.row(rule), the(results.study.target)
     if row["transferred"] is None:
         return "No configuration completed for every seed."
@@ -78,7 +78,7 @@ def _loss_under(results: Results, rule: str | None) -> str:
 
 
 def aligned_table(results: Results) -> str:
-    """Return the summary as a Markdown table: the base, and the target under each rule. Empty columns are left out.
+    """Return a summary of the base and of the target under each rule as a Markdown table. Empty columns are omitted.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def aligned_table(results: Results) -> str:
     Returns
     -------
     str
-        Lines without a newline at the end.
+        The table, without a trailing newline.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _score(results: Results) -> str:
-    """Return the name of the error that chooses."""
+    """Return the name of the error that is used for selection."""
     return next((str(r["metrics"]["score"]) for r in results.records if r["metrics"].get("score")), "validation loss")
 
 
@@ -137,16 +137,17 @@ def _score(results: Results) -> str:
 
 
 def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return versions, hosts, and first and last dates of runs: one line for each combination of versions and host.
+    """Return the versions, hosts and dates of the runs, with one line per combination of versions and host.
 
     Parameters
     ----------
     records : sequence of dict
-        Records with ``versions``, ``host`` and ``date``, if they are known.
+        Records with ``versions``, ``host`` and ``date``, if these are known.
 
     Returns
     -------
     str
+        A Markdown list.
     """
     dates: dict[str, list[str]] = {}
     for record in records:
@@ -177,17 +178,17 @@ def write_report(
     results : Results
         Study and records.
     command : str
-        A command that runs the same study.
+        Command that reproduces the study.
     title : str, optional
-        First line of the report. Default: the name of the study.
+        Title of the report. Default: the name of the study.
     settings : mapping, optional
-        Settings to list. Default: those of every run.
+        Settings to list. Default: the settings that are shared by all runs.
     errors : str, default ""
-        Markdown about the errors of the trained target.
+        Markdown text about the errors of the trained target.
     findings : sequence of str, default ()
-        Sentences about these errors for the beginning of the report.
+        Sentences about these errors, which are shown at the beginning of the report.
     use : str, default ""
-        Lines of Python that load the trained target.
+        Python code that loads the trained target.
 
     Returns
     -------
@@ -244,7 +245,7 @@ def write_report(
 
 
 def _figure(results: Results, title: str) -> str:
-    """Draw losses against the learning rate or another grid, and return the line of the page; empty without points."""
+    """Plot losses against the learning rate or another grid and return the Markdown image, or "" if there are no points."""
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
     name = "lr" if "lr" in study.space else next(iter(grids), None)

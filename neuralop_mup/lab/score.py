@@ -1,4 +1,4 @@
-"""Scores and errors by name, which choose learning rates, and predictions in the units of the data."""
+"""Named scores and errors, which are used to select learning rates, and predictions in the units of the data."""
 
 import copy
 import math
@@ -22,13 +22,13 @@ _FORM = "score(model, data), where further arguments have defaults"
 
 
 class Predictor(nn.Module):
-    """A model in eval mode that takes and returns fields in the units of the data. It contains the normalization.
+    """A model in eval mode, including the normalization, that takes and returns fields in the units of the data.
 
     Parameters
     ----------
     model : torch.nn.Module
     processor : neuralop DataProcessor or None
-        On any device. A copy of it is moved to the device of the model.
+        Data processor on any device. A copy of it is moved to the device of the model.
     """
 
     def __init__(self, model: nn.Module, processor: Any) -> None:
@@ -56,7 +56,7 @@ class Predictor(nn.Module):
 
 @dataclass(frozen=True)
 class Validation:
-    """The validation data for a score. Iteration gives batches, dicts with "x" and "y", in the units of the data.
+    """The validation data for a score. Iterating yields batches, dicts with "x" and "y", in the units of the data.
 
     Attributes
     ----------
@@ -72,16 +72,16 @@ class Validation:
 
     @property
     def pairs(self) -> int:
-        """Number of pairs from the shortest trajectory; 0 without trajectories."""
+        """Number of pairs from the shortest trajectory, or 0 if there are no trajectories."""
         return self.data.pairs_of(self.split) if isinstance(self.data, ProblemData) and not self.data.masked else 0
 
     @property
     def n_states(self) -> int:
-        """Number of states of each trajectory; 0 without trajectories."""
+        """Number of states in each trajectory, or 0 if there are no trajectories."""
         return self.pairs + self.data.history if self.pairs else 0
 
     def states(self, number: int) -> torch.Tensor:
-        """Return a state of every trajectory, counted from 0: ``(n, channels, *grid)``."""
+        """Return the state with this number, counted from 0, of every trajectory: ``(n, channels, *grid)``."""
         y, history = getattr(self.data, self.split)[1], self.data.history
         if number >= history:
             return y[self.numbers(number - history)]
@@ -89,27 +89,27 @@ class Validation:
         return self.inputs(0)[:, number * channels : (number + 1) * channels]
 
     def inputs(self, number: int) -> torch.Tensor:
-        """Return an input of every trajectory, counted from 0. State ``number + history`` follows from it."""
+        """Return the input with this number, counted from 0, of every trajectory. It predicts state ``number + history``."""
         return getattr(self.data, self.split)[0][self.numbers(number)]
 
     def numbers(self, number: int) -> list[int]:
-        """Return the indices of the pairs at this place in each trajectory."""
+        """Return the indices of the pairs at this position in each trajectory."""
         lengths = self.data.trajectories(self.split)
         return [end - length + number for end, length in zip(accumulate(lengths), lengths, strict=True)]
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score that chooses learning rates; lower is better.
+    """A score that is used to select learning rates; lower is better.
 
     Attributes
     ----------
     name : str
         Name in reports.
     function : callable
-        ``function(model, data)`` of a :class:`Predictor` and a :class:`Validation`.
+        ``function(model, data)`` with a :class:`Predictor` and a :class:`Validation`.
     given : str or callable
-        The name or the function that the user passed. It is part of the fingerprint.
+        The name or function that the user passed, which is part of the fingerprint.
     """
 
     name: str
@@ -117,12 +117,12 @@ class Score:
     given: Any = None
 
     def of(self, model: nn.Module, processor: Any, data: Any) -> float:
-        """Return the score of a model, which may be infinite or NaN. Random states do not change.
+        """Return the score of a model, which may be infinite or NaN, without changing random states.
 
         Raises
         ------
         MupError
-            If the function fails, or does not return a number of at least 0.
+            If the function fails or does not return a nonnegative number.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -145,7 +145,7 @@ class Score:
         return float(number)
 
     def check(self, model: nn.Module, processor: Any, data: Any) -> None:
-        """Raise MupError if the score of an untrained model is NaN, or another number in a second call."""
+        """Raise MupError if the score of an untrained model is NaN or differs on a second call."""
         first, again = (copy.deepcopy(self).of(model, processor, data) for _ in range(2))
         if math.isnan(first) or not math.isclose(first, again, rel_tol=1e-4):
             returned = "NaN" if math.isnan(first) else f"{first:.6g} and then {again:.6g}"
@@ -156,14 +156,14 @@ class Score:
 
 
 def score_of(score: Any) -> Score | None:
-    """Return the score of a name or a function; None for None, which is the validation error.
+    """Return the score for a name or a function, or None for None, which selects the validation error.
 
-    Names are those of :data:`~neuralop_mup.lab.score.METRICS`, and ``"rollout:50"`` for fifty steps.
+    Valid names are those in :data:`~neuralop_mup.lab.score.METRICS`, and ``"rollout:50"`` for a rollout of fifty steps.
 
     Raises
     ------
     MupError
-        For an unknown name, or if it is not callable.
+        If the name is unknown, or if ``score`` is neither a name nor callable.
     """
     if score is None:
         return None
@@ -185,19 +185,20 @@ def score_of(score: Any) -> Score | None:
 
 
 def mean_error(model: Predictor, data: Validation, name: str) -> float:
-    """Return the mean of a metric over the validation samples that have this error, in the units of the data."""
+    """Return the mean of a metric, in the units of the data, over the validation samples for which it is defined."""
     return float(torch.cat([by_sample(METRICS[name], model(**batch), batch) for batch in data]).nanmean())
 
 
 def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
     """Return the geometric mean of the errors of all steps of a rollout (:func:`rollout_errors`), as in APEBench.
 
-    So the last steps of a chaotic flow, where all predictions are wrong, do not dominate. Infinite after an overflow.
+    With this mean, the last steps of a chaotic flow, where all predictions are wrong, do not dominate. The result is
+    infinite after an overflow.
 
     Raises
     ------
     MupError
-        If the data has no trajectories, or only shorter ones.
+        If the data has no trajectories, or if they are too short.
 
     References
     ----------
@@ -215,10 +216,10 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
 
 
 def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float]:
-    """Return the relative L2 error of each step of a rollout, the mean over the trajectories, in the units of the data.
+    """Return the relative L2 error of each step of a rollout, averaged over the trajectories, in the units of the data.
 
-    A rollout starts from the first state. After an overflow, errors are infinite. Where all true states are zero, the
-    error is NaN.
+    A rollout starts from the first state. After an overflow, the errors are infinite. If all true states at a step are zero,
+    the error is NaN.
     """
     history = data.data.history
     x, errors = data.inputs(0), [math.inf] * steps
@@ -248,7 +249,7 @@ _NUMBERS_AT_ONCE = 2**22  # numbers for which errors are computed together
 def l2(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     """Return the relative L2 error ‖prediction − y‖ / ‖y‖ of each sample.
 
-    Both norms are over all points and all channels. NaN for a sample that is zero everywhere.
+    Both norms are taken over all points and channels. The error is NaN for a sample that is zero everywhere.
     """
     off, size = (((field * known).abs().square()).flatten(1).sum(1) for field in (prediction - y, y))
     return ratio(off.sqrt(), size.sqrt())
@@ -257,12 +258,13 @@ def l2(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.
 def h1(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
     """Return the relative H1 error of each sample: neuralop's ``H1Loss`` with periodic differences, as in ``loss="h1"``.
 
-    The mean over the channels; the loss is their sum. A channel that is zero everywhere in a sample is left out.
+    The error is the mean over the channels, whereas the loss is their sum. Channels that are zero everywhere in a sample are
+    omitted.
 
     Raises
     ------
     MupError
-        For complex fields, and for grids of more than three axes.
+        If the fields are complex, or if the grid has more than three axes.
     """
     n_dim = y.ndim - 2
     if y.is_complex() or not 1 <= n_dim <= 3:
@@ -275,11 +277,12 @@ def h1(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.
 
 
 def vrmse(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Return The Well's VRMSE of each sample: √(MSE / (var y + 1e-7)), the mean over the channels.
+    """Return the VRMSE of The Well for each sample: √(MSE / (var y + 1e-7)), averaged over the channels.
 
-    Mean square and variance are over the points of a channel. The variance divides by the number of points minus one, as in
-    ``the_well/benchmark/metrics/spatial.py`` (``VRMSE``, ``torch.std(y) ** 2``). Predicting the mean gives about 1. The
-    constant 1e-7 is in the units of the data, so this error is not for fields much smaller than 1.
+    The mean square and the variance are taken over the points of a channel. The variance is normalized by the number of
+    points minus one, as in ``the_well/benchmark/metrics/spatial.py`` (``VRMSE``, ``torch.std(y) ** 2``). Predicting the mean
+    gives a value of about 1. The constant 1e-7 is in the units of the data, so this error is not suitable for fields that
+    are much smaller than 1.
 
     References
     ----------
@@ -293,9 +296,9 @@ def vrmse(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> tor
 
 
 def nrmse(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Return PDEBench's nRMSE of each sample: RMSE over the points / root mean square of y, the mean over the channels.
+    """Return the nRMSE of PDEBench for each sample: the RMSE divided by the root mean square of y, averaged over channels.
 
-    This is ``err_nMSE`` in ``pdebench/models/metrics.py``. A channel that is zero everywhere in a sample is left out.
+    This is ``err_nMSE`` in ``pdebench/models/metrics.py``. Channels that are zero everywhere in a sample are omitted.
 
     References
     ----------
@@ -309,29 +312,29 @@ METRICS: dict[str, Metric] = {"l2": l2, "h1": h1, "vrmse": vrmse, "nrmse": nrmse
 
 
 class _H1ByChannel(H1Loss):
-    """neuralop's H1 error of each sample and channel."""
+    """The H1 error of neuralop, for each sample and channel."""
 
     def reduce_all(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
 
 def mean_square(field: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Return the mean square of each channel of each sample, over its known points: (n, channels)."""
+    """Return the mean square over the known points, for each sample and channel: (n, channels)."""
     return (field * known).abs().square().flatten(2).sum(2) / known.flatten(2).sum(2)
 
 
 def ratio(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Return error / size: NaN where the size is 0, and infinity where the error is not a number."""
+    """Return error / size, with NaN where the size is 0 and infinity where the error is NaN."""
     return torch.where(size > 0, error.nan_to_num(nan=math.inf, posinf=math.inf) / size, math.nan)
 
 
 def by_sample(metric: Metric, prediction: Any, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return a metric of a prediction for a batch of fields, computed in double precision.
+    """Return a metric of a prediction for each sample of a batch, computed in double precision.
 
     Raises
     ------
     MupError
-        If the prediction does not have the shape of y.
+        If the prediction does not have the same shape as y.
     """
     y = batch["y"]
     if not is_like(prediction, y):
@@ -350,5 +353,5 @@ def in_double(field: torch.Tensor) -> torch.Tensor:
 
 
 def is_like(prediction: Any, y: Any) -> bool:
-    """Return whether a prediction is a field of the shape of y."""
+    """Return whether a prediction is a tensor with the same shape as y."""
     return torch.is_tensor(prediction) and torch.is_tensor(y) and prediction.shape == y.shape

@@ -1,4 +1,4 @@
-"""The settings of one training run, with their defaults and checks, and the optimizers that a run may name."""
+"""The settings of a training run, with their defaults and checks, and the optimizers that a run can select."""
 
 import inspect
 import pkgutil
@@ -34,25 +34,25 @@ class Choice:
     Attributes
     ----------
     make : callable
-        ``make(model, lr=…, weight_decay=…, lr_mult=…, **arguments)`` returns the optimizer. If it is user-defined, it is
+        ``make(model, lr=…, weight_decay=…, lr_mult=…, **arguments)`` returns the optimizer. A user-defined function is
         called as ``make(model, lr, steps)``.
     betas : bool
-        Whether it has betas. The second one is the setting ``beta2``.
+        Whether the optimizer has betas. The second one is set by ``beta2``.
     lr : float
         Default learning rate.
     weight_decay : float
         Default weight decay.
     lr_from_steps : bool
-        Whether the default learning rate follows from the number of steps (docs/evidence/learning_rate.md).
+        Whether the default learning rate depends on the number of steps (docs/evidence/learning_rate.md).
     aux_lr : float, optional
-        Default learning rate of the parameters that are no map between widths. None: the optimizer has no such argument.
+        Default learning rate for parameters that do not map between widths. None if the optimizer has no such argument.
     init_mult : mapping
-        Default initialization multipliers by role, which were best with this optimizer (docs/evidence/optimizers.md).
+        Default initialization multipliers by role, which were the best for this optimizer (docs/evidence/optimizers.md).
     arguments : frozenset of str
-        Further arguments, which a run passes under the optimizer's name: ``{"optimizer": "soap", "soap": {"mode_stride":
-        2}}``.
+        Additional arguments, which a run passes under the name of the optimizer:
+        ``{"optimizer": "soap", "soap": {"mode_stride": 2}}``.
     user_defined : bool
-        Whether the user wrote it. Then no other setting applies to it.
+        Whether the optimizer is user-defined. In this case, no other setting applies to it.
     """
 
     make: Callable[..., torch.optim.Optimizer]
@@ -70,7 +70,7 @@ class Choice:
         return float(f"{musoap.default_lr(steps, self.lr) if self.lr_from_steps else self.lr:.3g}")
 
     def search_lrs(self, steps: int) -> list[float]:
-        """Return the learning rates of a search: five in factors of 2 around the formula's, or those for Adam."""
+        """Return the learning rates to search: five in factors of 2 around the formula's value, or those for Adam."""
         if not self.lr_from_steps:
             return log2_grid(*ADAM_LRS)
         center = musoap.default_lr(steps, self.lr)
@@ -98,18 +98,18 @@ _CLASSES = {MuAdam: "adam", MuAdamW: "adamw", MuSGD: "sgd", musoap.MuSOAP: "soap
 
 
 def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
-    """Return the name of an optimizer, and all optimizers that a run may then name.
+    """Return the name of an optimizer, and all optimizers that a run can then select.
 
     Parameters
     ----------
     optimizer : str, class or callable
-        A key of :data:`OPTIMIZERS`, a class of this package or its name, a function ``(model, lr, steps)`` of the user, or
-        its import path (``"module.function"``).
+        A key of :data:`OPTIMIZERS`, a class of this package or its name, a user-defined function ``(model, lr, steps)``, or
+        the import path of such a function (``"module.function"``).
 
     Raises
     ------
     MupError
-        If the name is unknown, or if a class is not from this package, since classes differ in their arguments.
+        If the name is unknown, or if a class is not from this package, since the arguments of such classes are unknown.
     """
     with suppress(ImportError, AttributeError, ValueError):
         optimizer = pkgutil.resolve_name(optimizer) if isinstance(optimizer, str) and "." in optimizer else optimizer
@@ -131,7 +131,7 @@ def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
 
 
 def optimizer_arguments(s: "Settings") -> dict[str, Any]:
-    """Return all arguments of a run's optimizer, including defaults. The dict is empty if it is user-defined."""
+    """Return all arguments of a run's optimizer, including defaults, or an empty dict if the optimizer is user-defined."""
     if s.choice.user_defined:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
@@ -139,7 +139,7 @@ def optimizer_arguments(s: "Settings") -> dict[str, Any]:
 
 
 def available_device(device: str) -> str:
-    """Return a device as torch names it: for ``"auto"`` a GPU, or the CPU if there is none.
+    """Return the name of a device for torch. ``"auto"`` selects a GPU, or the CPU if there is no GPU.
 
     Raises
     ------
@@ -164,40 +164,41 @@ class Settings:
     model : dict
         Arguments of the function that builds the model.
     base : dict, optional
-        The same for the base model. None is the reference size.
+        Arguments of the same function for the base model. None selects the reference size.
     rule : str
         μP rule.
     lr : float, optional
-        Learning rate at the base. Default: that of the optimizer.
+        Learning rate of the base model. Default: the default of the optimizer.
     seed : int
-        Seed of the weights and of the order of the samples.
+        Seed for the weights and for the order of the samples.
     epochs : int
         Number of epochs.
     batch_size : int
-        Samples in a batch.
+        Number of samples in a batch.
     optimizer : str
         A key of ``optimizers``.
     aux_lr : float, optional
-        Learning rate of the parameters that are no map between widths, if the optimizer has this argument.
+        Learning rate for parameters that do not map between widths, if the optimizer has this argument.
     arguments : dict
-        Further arguments of the optimizer. A configuration has them under the optimizer's name, such as ``soap``.
+        Additional arguments of the optimizer. In a configuration, they are listed under the name of the optimizer, such as
+        ``soap``.
     weight_decay : float, optional
-        Weight decay. Default: that of the optimizer.
+        Weight decay. Default: the default of the optimizer.
     beta2 : float
         Second beta of Adam-like optimizers.
     schedule : str
-        Learning rate of each epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (halved every 50 epochs) or
-        ``"halve:100,150,200"`` (halved after these epochs).
+        Schedule of the learning rate over epochs: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (halved every 50
+        epochs) or ``"halve:100,150,200"`` (halved after these epochs).
     clip_spectral : float, optional
-        Largest absolute value of an entry in the gradients of spectral kernels.
+        Value at which the entries of the gradients of spectral kernels are clipped.
     device : str
-        Device of torch, or ``"auto"``.
+        A torch device, or ``"auto"``.
     lr_mult : dict
-        Learning-rate multipliers by role. A configuration may contain them as ``lr_mult.spectral``.
+        Learning-rate multipliers by role. A configuration can contain them as ``lr_mult.spectral``.
     init_mult : dict
         Initialization multipliers by role, in the same form.
     optimizers : dict
-        Name → :class:`Choice`: the optimizers that a configuration may name.
+        Maps a name to a :class:`Choice`. These are the optimizers that a configuration can select.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -231,7 +232,7 @@ class Settings:
         Raises
         ------
         MupError
-            If a key is unknown, or a value cannot work.
+            If a key is unknown or a value is invalid.
         """
         known = {f.name for f in fields(cls)} - {"optimizers"}
         values: dict[str, Any] = {"optimizers": optimizers}
@@ -296,7 +297,7 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     s : Settings
         Settings of the run.
     steps : int
-        Number of optimizer steps, for a user-defined optimizer.
+        Number of optimizer steps, which is passed to a user-defined optimizer.
 
     Raises
     ------
@@ -320,7 +321,7 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
 
 
 def halving_epochs(schedule: str) -> list[int]:
-    """Return the numbers of ``halve:…``: one number is a period, several are epochs. Other schedules have none.
+    """Return the numbers in ``halve:…``: a period if there is one number, otherwise epochs. Other schedules have none.
 
     Raises
     ------
@@ -340,7 +341,7 @@ def halving_epochs(schedule: str) -> list[int]:
 
 
 def build_scheduler(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return the learning-rate schedule. It takes one step after each epoch."""
+    """Return the learning-rate scheduler, which takes one step after each epoch."""
     if s.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=s.epochs)
     epochs = halving_epochs(s.schedule)  # none for a constant learning rate

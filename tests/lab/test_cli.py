@@ -148,7 +148,7 @@ def test_mistakes_take_one_line_and_exit_with_2(line, name, capsys, folder, heat
     [
         (Diverged("No run completed"), 1, "No run completed"),
         (nm.MupError("Two\nlines"), 2, "Two lines"),
-        (KeyboardInterrupt(), 130, "resumes"),
+        (KeyboardInterrupt(), 130, "resume"),
     ],
 )
 def test_exit_codes(error, code, text, tune, capsys):

@@ -67,7 +67,7 @@ def target_rows(result):
     [
         (
             {"ours": [0.010], "plain": [0.016]},
-            ["With lr 0.016, the loss of the target under log-modes is 0.01.", "under SP is 0.016.", "One seed"],
+            ["With lr 0.016, the loss of the target under log-modes is 0.01.", "under SP is 0.016.", "A single seed"],
             "relative to SP",
         ),
         # Two seeds are too few to compare, however far apart they are.
