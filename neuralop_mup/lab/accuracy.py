@@ -27,18 +27,18 @@ from neuralop_mup.lab.score import (
 from neuralop_mup.lab.training import quiet, untouched
 
 Batch = Mapping[str, torch.Tensor]
-#: Way to predict → metric → errors of all samples.
+#: Maps each prediction method to its metrics, and each metric to the errors of all samples.
 Errors = dict[str, dict[str, torch.Tensor]]
 
 MODEL, HALF, MEAN, PERSISTENCE = "model", "model, half resolution", "mean", "last state"
 _BASELINES = {MEAN: "predicting the mean of the training data", PERSISTENCE: "predicting the last state of the input"}
 _WORST = 5
-_STEPS = 8  # of a trajectory, in its table
-#: An error of at least this share of a baseline's is not better. Without learning, an error may be lower by chance.
+_STEPS = 8  # maximum number of time steps in the table of a trajectory
+#: An error counts as better only if it is below this fraction of a baseline's error. Otherwise it may be lower by chance.
 _NOT_BETTER = 0.99
-#: Channels with a smaller standard deviation, relative to their root mean square, vary only by rounding.
+#: Channels whose standard deviation, relative to their root mean square, is smaller than this vary only by rounding.
 _ROUNDING = 4 * torch.finfo(torch.float32).eps
-#: Mean squares and means of each channel.
+#: Mean squares and means for each channel.
 _MOMENTS: dict[str, Metric] = {
     "squared error": lambda prediction, y, known: mean_square(prediction - y, known),
     "bias": lambda prediction, y, known: ((prediction - y) * known).flatten(2).sum(2) / known.flatten(2).sum(2),
@@ -164,7 +164,7 @@ def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
     """Return the errors on every second grid point, or an empty dict if the data or the model does not allow this."""
     grid = tuple(next(iter(loader))["x"].shape[2:])
     half = tuple(n // 2 for n in grid)
-    divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv needs even numbers of points
+    divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv requires an even number of points
     if any(n % divisor for n in grid) or type(model.processor) not in (DefaultDataProcessor, type(None)):
         return {}
     every_second = (..., *[slice(None, None, 2)] * len(grid))
@@ -172,7 +172,7 @@ def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
     try:
         check_grid(model.model, half)
         return _measured({HALF: lambda batch: model(**batch)}, thinned)
-    except Exception:  # models raise anything on a grid that they are not made for
+    except Exception:  # models may raise any exception on a grid that they do not support
         return {}
 
 

@@ -14,7 +14,7 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.commands import COMMANDS
 
-#: A type in jsonargparse's messages → what the option must be.
+#: Maps a type in jsonargparse's messages to a description of the expected value.
 _KINDS = {
     "float": "a number",
     "int": "an integer",
@@ -22,7 +22,7 @@ _KINDS = {
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
 
-#: A link in a docstring. A terminal shows only its last name.
+#: Matches a link in a docstring. In a terminal, only the last part of its name is shown.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed("Interrupted. Repeat the command to resume after the last finished run or checkpoint.", 130)
     except BrokenPipeError:
-        # The reader (head, less) has ended. Otherwise, Python would print an error when it flushes stdout at exit.
+        # The reader (head, less) has exited. Without this, Python would print an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -27,7 +27,7 @@ from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.training import FNOs, processor_of
 from neuralop_mup.lab.tuning import tuples
 
-Some = Mapping[str, Any] | None  # options with a dot
+Some = Mapping[str, Any] | None  # options whose names contain a dot
 
 
 #: The default problem of ``neuralop-mup compare``, which takes one to three minutes on two cores.
@@ -37,7 +37,7 @@ _SMALL_PROBLEM = {"n_train": 140, "n_val": 40, "grid": 64}
 _SMALL_TARGET = {"hidden_channels": 64, "n_modes": 32}
 
 
-#: Arguments of all commands that read data.
+#: Documentation of the arguments that all commands that read data share.
 _DATA_ARGUMENTS = """data
     A problem (burgers, darcy, darcy-pino) or your own data: a file, a folder, a pattern, or several files separated by
     commas. The word --data can be omitted directly after the command.
@@ -192,7 +192,7 @@ def summary(
     with torch.device("meta"):
         built = FNOs(1, 1, n_dim)(**size)
         own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
-    plan = replace(get_plan(own), init_applied=True)  # as for a model with weights
+    plan = replace(get_plan(own), init_applied=True)  # print the plan as for a model with weights
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0
 
@@ -252,7 +252,7 @@ def coord_check(
         drawn = not next(made.parameters()).is_meta
         return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
 
-    with torch.device("meta"):  # before any data is generated
+    with torch.device("meta"):  # check the grid before any data is generated
         for size in sizes:
             check_grid(build(size), source.grid_shape)
     loaded = source.load()

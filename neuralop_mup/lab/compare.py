@@ -19,12 +19,12 @@ from neuralop_mup.lab.study import Results, Study, seconds
 from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
-#: torch's default, and the learning rate of the first FNO (github.com/neuraloperator/neuraloperator, fourier_1d.py).
+#: The default in torch, and the learning rate of the original FNO (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
 ADAM, SOAP = "Adam (default)", "MuSOAP (default)"
-#: Tuned with one seed on a small model. Adam's rate is used unchanged on the target, and MuSOAP's is transferred by μP.
+#: Tuned on a small model with one seed. Adam's rate is used unchanged on the target; MuSOAP's is transferred by μP.
 SMALL_ADAM, SMALL_SOAP = "Adam (tuned on a small model)", "MuSOAP (tuned on a small model)"
-#: On request: the best of five learning rates on the target, in factors of 2 around that of the small model.
+#: Optional: the best of five learning rates on the target, in factors of 2 around the best one of the small model.
 TARGET_ADAM = "Adam (tuned on the target)"
 #: All methods, in the order of the table.
 METHODS = (ADAM, SOAP, SMALL_ADAM, SMALL_SOAP, TARGET_ADAM)

@@ -30,13 +30,13 @@ from neuralop_mup.lab.wording import cell, number, size_text
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
-_REPORT_BYTES = 1_000_000  # records, report and figures
-_PARAMETER_BYTES = 20  # per parameter: the weights, and a checkpoint of weights and optimizer state
-#: Number of steps that we assume to validate default learning rates before the data is read.
+_REPORT_BYTES = 1_000_000  # estimate for records, report and figures
+_PARAMETER_BYTES = 20  # per parameter, for the weights and for a checkpoint with weights and optimizer state
+#: Number of steps assumed when validating default learning rates before the data is read.
 _TYPICAL_STEPS = 1000
-_FEW_SAMPLES = 10  # validation samples: with fewer, one unusual sample changes their mean error by more than a tenth
+_FEW_SAMPLES = 10  # with fewer validation samples, one unusual sample may change the mean error by more than 10 %
 
-#: Keys of batches of graphs and meshes.
+#: Keys that occur in batches of graphs and meshes.
 _GRAPH_KEYS = {"input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh"}
 Modes = tuple[int, ...] | None
 
@@ -153,7 +153,7 @@ def validated(
     tried = [{key: value} for key, values in {**study.space, "seed": study.seeds}.items() for value in values]
     for config in [{**study.settings_by_rule[rule], **one} for rule in study.rules for one in tried]:
         run = Settings.of({**study.fixed, **study.example, **config}, optimizers)
-        check_positive("lr", run.lr)  # Settings also accept zero, but such a run learns nothing
+        check_positive("lr", run.lr)  # Settings also accept zero, but such a run would not learn anything
     return study, optimizers
 
 
@@ -235,7 +235,7 @@ def decide(
     if search:
         about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned on the proxy"
     for rule in study.rules:
-        with inspection():  # the model at the base has memory, so that its initialization can be checked
+        with inspection():  # the base model is not on the meta device, so its initialization can be checked
             for model in models.values():
                 own = copy.deepcopy(model)
                 parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
@@ -408,7 +408,7 @@ def check_batch(
             out = model.eval()(**batch)
             if processor is not None:
                 out, batch = processor.postprocess(out, batch)
-    except Exception as error:  # the model is the user's
+    except Exception as error:  # the user's model may raise any exception
         raise MupError(
             f"The model from {call} failed on a batch of the data ({shapes}): {type(error).__name__}: {error}. Fields must "
             "have the shape (n, channels, *grid); use x.movedim(-1, 1) if the channels come last. In the model, in_channels "
@@ -456,7 +456,7 @@ def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tenso
     torch.manual_seed(0)
     try:
         value = term(prediction, **sample)
-    except Exception as error:  # the function is the user's
+    except Exception as error:  # the user's function may raise any exception
         raise MupError(
             f"{what} failed on a batch with the entries {', '.join(sample)}: {type(error).__name__}: {error}. It is called "
             "as loss(y_pred, **batch), so it must accept y and **batch."

@@ -26,8 +26,8 @@ from neuralop_mup.validation import check_count
 
 _LOG = logging.getLogger(__name__)
 
-_STARTS = 4  # attempts to start a process that is killed before its run begins
-#: Modules that the parent of the processes imports, since torch and the first model on "meta" take seconds.
+_STARTS = 4  # maximum number of attempts to start a process that is killed before its run begins
+#: Modules that the parent process imports, since importing torch and building the first model on "meta" takes seconds.
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
@@ -100,7 +100,7 @@ class LocalEngine:
                 "A worker process imported this script and reached the same call. Put the call under "
                 "`if __name__ == '__main__':`, or pass n_workers=1."
             )
-        # On other systems, forking a process that has loaded torch is unsafe or impossible.
+        # On systems other than Linux, forking a process that has loaded torch is unsafe or impossible.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
             self._context.set_forkserver_preload(_LOADED)
@@ -119,11 +119,11 @@ class LocalEngine:
         try:
             for _ in range(_STARTS):
                 answers, sending = self._context.Pipe(duplex=False)
-                # A forked process has the environment of its parent.
+                # A forked process would otherwise inherit the environment of its parent.
                 sent = {**os.environ, **own}, self._threads, self._there, sending, function
                 process = self._context.Process(target=_train, args=sent)
                 process.start()
-                sending.close()  # so that reading ends with the process, also in the middle of an answer
+                sending.close()  # so that reading fails when the process ends, even in the middle of an answer
                 begun = False
                 try:
                     begun = answers.recv()
@@ -131,7 +131,7 @@ class LocalEngine:
                 except (EOFError, OSError):
                     if begun:
                         raise RuntimeError("its process was terminated abruptly") from None
-                    continue  # killed before its run began, so the run is not the cause
+                    continue  # the process was killed before its run began, so the run is not the cause
                 finally:
                     answers.close()
                     process.join()
@@ -154,7 +154,7 @@ class LocalEngine:
 
 def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: Any, function: Callable[[], Any]) -> None:
     """Run the function in a new process: report the start of the run, and send its return value or exception."""
-    # Ctrl-C reaches the whole process group; only the parent handles it.
+    # Ctrl-C reaches the whole process group, but only the parent should handle it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
     os.environ.update(environment)
@@ -306,7 +306,7 @@ def make_engine(
         return executor
     if executor is not None:
         engine: Any = ExecutorEngine(executor, n_workers)
-        # Other executors may send functions that pickle cannot.
+        # Other executors may be able to send functions that pickle cannot serialize.
         why = _reason_not_sendable(train) if isinstance(engine.executor, ProcessPoolExecutor) else ""
     else:
         size = max(1, min(n_workers or len(devices) or cores(), runs))
@@ -328,7 +328,7 @@ def _reason_not_sendable(train: Any) -> str:
     """Return the reason why a train function cannot be sent to other processes, or an empty string if it can be sent."""
     main = sys.modules["__main__"]
     file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-    if file and not os.path.exists(file):  # each process would print a traceback
+    if file and not os.path.exists(file):  # in this case, each process would print a traceback
         return f"this program was read from {file}, which other processes cannot import"
     try:
         sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))

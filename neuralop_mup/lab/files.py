@@ -28,10 +28,9 @@ from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
 _LOG = logging.getLogger(__name__)
 
-CHECKPOINT_INTERVAL = (
-    300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
-)
-#: Classes of data processors that a file can contain. The user must pass any other processor when it is read.
+#: Minimum number of seconds between two checkpoints, since an epoch may take less time than writing a checkpoint.
+CHECKPOINT_INTERVAL = 300.0
+#: Classes of data processors that a file can contain. Any other processor must be passed by the user when the file is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
 
@@ -113,7 +112,7 @@ class Checkpoint:
         try:
             state = _read(self.path)
             key = state["key"]
-        except Exception as error:  # errors of zip and pickle share no base class
+        except Exception as error:  # the exceptions of zip and pickle have no common base class
             name = type(error).__name__
             _LOG.warning(f"The checkpoint {self.path} cannot be read ({name}), so its run starts from the beginning.")
             return 0, 0.0
@@ -219,7 +218,7 @@ def read_weights(path: Path) -> dict[str, Any]:
         return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
         raise MupError(f"The weights file {path} is missing. Repeat the call or command to retrain the run.") from error
-    except Exception as error:  # errors of zip and pickle share no base class
+    except Exception as error:  # the exceptions of zip and pickle have no common base class
         raise MupError(
             f"The weights file {path} is damaged and cannot be read ({type(error).__name__}). Remove it and repeat the "
             "call, which retrains only the target."

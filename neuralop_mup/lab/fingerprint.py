@@ -28,12 +28,12 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-# Attributes of a class that Python itself writes. Copying or pickling an object adds __slotnames__.
+# Class attributes that Python itself sets. Copying or pickling an object adds __slotnames__.
 _WRITTEN_BY_PYTHON = (
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
     *("__slotnames__", "__annotations_cache__", "_abc_impl"),
 )
-# Folders of installed packages. The separator at the end keeps the user's package `torch_mine` apart from `torch`.
+# Folders of installed packages. The trailing separator distinguishes the user's package `torch_mine` from `torch`.
 _INSTALLED = tuple(
     os.path.join(folder, "")
     for folder in (
@@ -42,7 +42,7 @@ _INSTALLED = tuple(
         Path(torch.__file__).parents[1],  # on clusters, PYTHONPATH or a .pth file may add a folder of packages
     )
 )
-#: The key of a run contains their releases, so a fingerprint does not.
+#: A run's key already contains the releases of these packages, so the fingerprint does not need to.
 _IN_KEYS = ("torch", "neuralop_mup")
 _ATOMS = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -82,7 +82,7 @@ def fingerprint(value: Any) -> str:
     """
     try:
         return _digest(value, {})
-    except Exception as error:  # objects raise anything if they cannot be pickled
+    except Exception as error:  # objects that cannot be pickled may raise any exception
         raise MupError(
             f"A value of type {type(value).__name__} has no fingerprint, because its contents cannot be read: {error}."
         ) from error
@@ -139,7 +139,8 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
     if isinstance(value, Set):
         return "set", b"", sorted(map(fingerprint, value))
     if isinstance(value, _NAMED) and (module := _installed_as(value)):
-        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # the owner of a method
+        # For a method, __self__ is its owner.
+        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")
         package = module.partition(".")[0]
         version = "" if package in _IN_KEYS else getattr(sys.modules.get(package), "__version__", "")
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
@@ -156,7 +157,7 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
     if isinstance(value, _WRAPPERS):
         wrapped = next(getattr(value, name) for name in ("__wrapped__", "__func__", "func", "fget") if hasattr(value, name))
         return kind, b"", [wrapped, getattr(value, "__self__", None)]
-    # As pickle sees it: its class and its state.
+    # Represent any other object as pickle does, by its class and its state.
     reduced = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))(value)
     reduced = (type(value), reduced) if isinstance(reduced, str) else reduced
     return "object", b"", [list(part) if isinstance(part, Iterator) else part for part in reduced]
@@ -165,7 +166,7 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
 def _installed_as(value: Any) -> str | None:
     """Return the module of an object if it belongs to an installed package or to Python, otherwise None."""
     name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    if name is None and isinstance(value, types.FunctionType):  # from exec
+    if name is None and isinstance(value, types.FunctionType):  # a function created by exec
         return None
     name = name or "builtins"
     module = sys.modules.get(name)

@@ -13,7 +13,7 @@ from neuralop_mup.lab.data.problem_data import ProblemData
 
 Term = Callable[..., torch.Tensor]
 Losses = Mapping[str, tuple[float, Term]]
-#: Key of the number of samples that are not zero everywhere.
+#: Key for the number of samples that are not zero everywhere.
 NONZERO = "nonzero samples"
 
 
@@ -27,7 +27,7 @@ def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> 
     y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
     y_pred, y = _masked(y_pred, batch), _masked(y, batch)
     most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
-    unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero
+    unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # this is 1 where a channel is zero
     one = (most == 0).to(y.dtype)
     return loss(y_pred / unit + one, y / unit + one)
 
@@ -67,7 +67,7 @@ def _count(y: torch.Tensor, batch: Mapping[str, Any]) -> Any:
     return batch["mask"].flatten(1).sum(1) if "mask" in batch else y[0].numel()
 
 
-#: Losses of fields that have mean 0 and standard deviation 1 per channel.
+#: Losses for fields with mean 0 and standard deviation 1 per channel.
 NORMALIZED: dict[str, Term] = {"floored-l2": floored_l2, "mse": mean_squared}
 
 

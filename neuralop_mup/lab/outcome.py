@@ -22,14 +22,14 @@ import torch
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
-#: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError, since the
-#: configuration cannot work. Failed: another exception, a full disk, no memory left, or a killed process.
-#: Only failed runs are repeated, since the others would end in the same way.
+#: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError was raised, since
+#: the configuration cannot work. Failed: another exception, a full disk, a lack of memory, or a killed process. Only failed
+#: runs are repeated, since the others would end in the same way again.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
-#: Errors that the run did not cause: no space, missing file, no memory, missing module.
+#: Errors that are not caused by the run itself: a full disk, a missing file, a lack of memory, or a missing module.
 _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
-#: Held during a run, since torch's random state and threads belong to the whole process. It is reentrant, since a train
-#: function may call tune.
+#: Lock that is held during a run, since torch's random state and threads are shared by the whole process. It is reentrant,
+#: since a train function may call tune.
 _BUSY = threading.RLock()
 
 
@@ -58,7 +58,7 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that affect the results of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
     found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
-    return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
+    return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # the package need not be installed
 
 
 def releases() -> dict[str, str]:
@@ -138,7 +138,7 @@ def copied(value: Any) -> Any:
     """Return a deep copy, or the value itself if it cannot be copied, such as an open file."""
     try:
         return copy.deepcopy(value)
-    except Exception:  # objects raise anything in their own copy methods
+    except Exception:  # custom copy methods may raise any exception
         return value
 
 

@@ -17,11 +17,11 @@ from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
 from neuralop_mup.lab.wording import in_words
 
 GREY, FAINT = "#555555", "#e6e6e6"
-#: Colours of sizes from the smallest to the largest, light to dark, for print in grey.
+#: Colours for the sizes, from light (smallest) to dark (largest), so that they are distinguishable in greyscale.
 SIZES = ("#E0A030", "#D1603D", "#9C2C77", "#3B0F70")
-SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible at half the size
+SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # font sizes in points, legible at half the size
 
-#: Rules and optimizers → colour and marker; None is the base.
+#: Maps rules and optimizers to a colour and a marker. None is the base.
 LOOKS: dict[str | None, tuple[str, str]] = {
     None: (GREY, "o"),
     "standard": (PALETTE[7], "s"),
@@ -49,7 +49,7 @@ def save(figure: Any, path: str | Path) -> Path:
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # With fixed ids and no date, the same records give the same SVG.
+    # With fixed ids and no date, the same records produce the same SVG file.
     with rc_context({"svg.hashsalt": "neuralop-mup"}):
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
@@ -60,7 +60,7 @@ def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str
     """Add the title and an explanation of the marks to the figure, and write it to a file."""
     if title:
         figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=TITLE)
-    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of average width
+    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # number of characters of average width
     figure.text(0.01, -0.01, fill("  ·  ".join(parts), room), fontsize=SMALL, color=GREY, ha="left", va="top")
     return save(figure, path)
 
@@ -98,7 +98,7 @@ def bare(axes: Any) -> None:
 
 # Loss against a hyperparameter
 
-#: The axes end at this multiple of the best loss, since diverged runs may reach 1e6.
+#: The loss axis ends at this multiple of the best loss, since diverged runs may reach 1e6.
 _CEILING = 100.0
 
 
@@ -147,14 +147,14 @@ def plot_curves(
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
         is_curve = len(x) > 1
-        # A single point is hollow, so that marks below it stay visible.
+        # Single points are drawn hollow, so that marks below them stay visible.
         size = {"markersize": 4} if is_curve else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
         axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         axes.vlines(x, least, most, color=colour, linewidth=2.4, alpha=0.5)
         if is_curve:
             best = int(np.argmin(mean))
             axes.plot(x[best], mean[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
-        if failed := [value for value in losses if value not in complete]:  # its height is a share of the axis
+        if failed := [value for value in losses if value not in complete]:  # their height is a fraction of the axis
             at, up = [0.97 - 0.04 * i] * len(failed), axes.get_xaxis_transform()
             axes.plot(failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
@@ -201,7 +201,7 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
 
 # Samples
 
-_CHANNELS = 3  # drawn channels of a sample, at most
+_CHANNELS = 3  # maximum number of channels drawn per sample
 
 
 def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) -> Path:

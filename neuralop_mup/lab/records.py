@@ -25,9 +25,9 @@ from neuralop_mup.lab.wording import counted
 _LOG = logging.getLogger(__name__)
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
-#: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
+#: File names from release 0.3.0, which used signac. After ``signac init`` in the folder, signac can list the runs.
 _CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
-#: Seconds to wait for the lock, since the workers of a killed command hold it until they close their files.
+#: Seconds to wait for the lock, since the workers of a killed command still hold it until they close their files.
 _INHERITED = 0.5
 
 
@@ -78,7 +78,7 @@ def described(value: Any) -> Any:
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        keys = [k if isinstance(k, str) else f"{type(k).__name__} {k}" for k in value]  # 1 and "1" differ
+        keys = [k if isinstance(k, str) else f"{type(k).__name__} {k}" for k in value]  # distinguishes 1 from "1"
         return {key.replace(".", "/"): described(v) for key, v in zip(keys, value.values(), strict=True)}
     if isinstance(value, (list, tuple, range)):
         return [described(v) for v in value]
@@ -114,7 +114,7 @@ class Records:
         self.known = known
         self._read: dict[str, dict[str, Any] | None] = {}
         self._given_up: set[str] = set()
-        self._written: set[str] = set()  # runs of this command: it does not repeat one because its weights are missing
+        self._written: set[str] = set()  # runs of this command, which are not repeated if their weights are missing
         if self.folder.exists() and not self.folder.is_dir():
             raise MupError(f"{self.folder} is a file, but results need a folder. Choose another name.")
 
@@ -161,7 +161,7 @@ class Records:
         """Warn if the folder contains these runs from other releases, since they are not reused."""
         wanted, found = {content_hash(run.content) for run in runs}, list[str]()
         for path in self.folder.glob(f"workspace/*/{_CONTENT}") if wanted else ():
-            with suppress(OSError, ValueError, KeyError):  # such a file is damaged, or of release 0.3
+            with suppress(OSError, ValueError, KeyError):  # the file is damaged or from release 0.3
                 content = json.loads(path.read_text(encoding="utf-8"))
                 made = content.pop("releases")
                 if made != releases() and content_hash(content) in wanted and path.with_name(_DOCUMENT).exists():
@@ -180,7 +180,7 @@ class Records:
         if record is None or (not is_final(record) and run.id not in self._given_up):
             return None if self.known is None else self.known.get(run)
         if run.keep and is_complete(record) and run.id not in self._written:
-            return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them
+            return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # torch writes weights as zip files
         return record
 
     def read(self, run: Run) -> dict[str, Any] | None:

@@ -112,7 +112,7 @@ def aligned_table(results: Results) -> str:
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
             "loss": wording.loss_of_row(row),
             "test loss": wording.number(row["transferred_test"]),
-            "validation error": wording.number(mean_metric(records, "validation_error")),  # if a score chooses
+            "validation error": wording.number(mean_metric(records, "validation_error")),  # if selected by a score
         }
         for term in _other_losses(results.records):
             cells[f"test {term}"] = wording.number(mean_metric(records, f"test_{term}_loss"))

@@ -92,7 +92,7 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
     a run is repeated once, on its own, when no other run can start.
     """
     pending: dict[Future, Run] = {}
-    queue: list[Run] = []  # an experiment may need seconds to list its missing runs
+    queue: list[Run] = []  # a cache, since an experiment may need seconds to list its missing runs
     lost: list[Run] = []
     repeated: set[str] = set()
     while True:
@@ -111,11 +111,11 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
         ended: set[Future] = set()
         while not ended:
             ended = wait(pending, timeout=10, return_when=FIRST_COMPLETED).done
-            display.update(0)  # shows the time left
+            display.update(0)  # updates the remaining time
         for future in ended:
             run, outcome = pending.pop(future), _outcome(future)
             records.write(run, outcome)
-            if not is_complete(outcome):  # the study may need other runs now
+            if not is_complete(outcome):  # the study may now need different runs
                 queue.clear()
                 if hasattr(study, "all_missing"):
                     display.total = display.n + cost_of(study, [run, *study.all_missing(records)])
@@ -385,7 +385,7 @@ def transfer(
     return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 
 
-# Progress on stderr: a bar on a terminal, and a line now and then elsewhere
+# Progress on stderr: a bar in a terminal, and occasional lines elsewhere
 
 _SILENCE = 30.0  # seconds between two lines if the bar cannot be redrawn
 

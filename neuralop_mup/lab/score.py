@@ -17,7 +17,7 @@ from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.loss import relative
 
-AT_ONCE = 64  # samples in one call of the model
+AT_ONCE = 64  # number of samples in one call of the model
 _FORM = "score(model, data), where further arguments have defaults"
 
 
@@ -45,7 +45,8 @@ class Predictor(nn.Module):
         """Return the prediction for ``x`` and the other entries of a batch, on the device of ``x``."""
         given = {"x": x, **batch}
         there = {name: v.to(self.device) if torch.is_tensor(v) else v for name, v in given.items()}
-        # neuralop's processors need a y, and in eval mode they only move it. If one used it, the prediction would be NaN.
+        # neuralop's processors require a y, which they only move between devices in eval mode. Passing NaN ensures that a
+        # processor that uses y gives a NaN prediction.
         like = {} if "y" in batch or self.processor is None else {"y": torch.full_like(there["x"][:, :1], torch.nan)}
         sample = there if self.processor is None else self.processor.preprocess({**there, **like})
         out = self.model(**{k: v for k, v in sample.items() if k not in like})
@@ -130,7 +131,7 @@ class Score:
                 value = self.function(Predictor(model, processor), Validation(data))
             except MupError:
                 raise
-            except Exception as error:  # the function is the user's
+            except Exception as error:  # the user's function may raise any exception
                 raise MupError(
                     f"The score {self.name} failed on the validation data: {type(error).__name__}: {error}. It must have "
                     f"the form {_FORM}."
@@ -239,11 +240,11 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
     return errors
 
 
-# Errors by name, one number for each sample, as published benchmarks define them
+# Named errors, with one number per sample, as defined by published benchmarks
 
-#: ``metric(prediction, y, known)`` of fields of shape (n, channels, \*grid); ``known`` is 1 where y is known, else 0.
+#: ``metric(prediction, y, known)`` for fields of shape (n, channels, \*grid), where ``known`` is 1 where y is known, else 0.
 Metric = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-_NUMBERS_AT_ONCE = 2**22  # numbers for which errors are computed together
+_NUMBERS_AT_ONCE = 2**22  # number of values for which errors are computed together
 
 
 def l2(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
@@ -307,7 +308,7 @@ def nrmse(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> tor
     return ratio(mean_square(prediction - y, known).sqrt(), mean_square(y, known).sqrt()).nanmean(1)
 
 
-#: Score → metric. A score is the mean over the samples that have the error.
+#: Maps a score to its metric. A score is the mean over the samples for which the metric is defined.
 METRICS: dict[str, Metric] = {"l2": l2, "h1": h1, "vrmse": vrmse, "nrmse": nrmse}
 
 

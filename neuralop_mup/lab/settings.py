@@ -23,7 +23,7 @@ from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MULTIPLIERS = ("lr_mult", "init_mult")
-#: First and last learning rate of a search under an optimizer without a formula.
+#: Lowest and highest learning rates searched for an optimizer that has no formula.
 ADAM_LRS = (1e-3, 6.4e-2)
 
 
@@ -77,7 +77,7 @@ class Choice:
         return [float(f"{min(1.0, center * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if center * 2 ** (i - 1) < 1]
 
 
-#: Name → optimizer. The learning rate of soap is the size of an update, so it is not comparable with the others.
+#: Maps a name to an optimizer. The learning rate of soap is an update size, so it is not comparable with the others.
 OPTIMIZERS: dict[str, Choice] = {
     "adam": Choice(MuAdam),
     "adamw": Choice(MuAdamW),
@@ -93,7 +93,7 @@ OPTIMIZERS: dict[str, Choice] = {
         arguments=frozenset({"momentum", "beta2", "period", "mode_stride", "refresh", "base_depth", "eps"}),
     ),
 }
-#: Classes of this package → their names above.
+#: Maps the classes of this package to the names above.
 _CLASSES = {MuAdam: "adam", MuAdamW: "adamw", MuSGD: "sgd", musoap.MuSOAP: "soap"}
 
 
@@ -247,7 +247,8 @@ class Settings:
                         f"{key}={value} sets arguments of the optimizer {key}, but the run uses the optimizer {used!r}. "
                         f"Omit {key}, or use optimizer={key!r}."
                     )
-                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}  # of release 0.3
+                # "period" is the name of mode_stride in release 0.3.
+                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}
             elif key in known:
                 values[key] = {**value, **values.get(key, {})} if key in _MULTIPLIERS else value
             else:
@@ -261,7 +262,7 @@ class Settings:
         for name in ("lr", "weight_decay"):
             value = getattr(choice if getattr(self, name) is None else self, name)
             check_number(name, value)
-            object.__setattr__(self, name, float(value))  # 1 and 1.0 train in the same way, so they are one run
+            object.__setattr__(self, name, float(value))  # 1 and 1.0 give the same training, so they must be the same run
         object.__setattr__(self, "device", available_device(self.device))
         check_decay("beta2", self.beta2)
         for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
@@ -344,6 +345,6 @@ def build_scheduler(optimizer: torch.optim.Optimizer, s: Settings) -> torch.opti
     """Return the learning-rate scheduler, which takes one step after each epoch."""
     if s.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=s.epochs)
-    epochs = halving_epochs(s.schedule)  # none for a constant learning rate
+    epochs = halving_epochs(s.schedule)  # the list is empty for a constant learning rate
     epochs = range(*epochs, s.epochs, *epochs) if len(epochs) == 1 else epochs
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=epochs, gamma=0.5)

@@ -7,11 +7,11 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-#: Number of seeds below which no difference is stated. Two runs hardly determine a spread.
+#: Minimum number of seeds for a difference to be reported. Two runs are too few to estimate a spread.
 SEEDS = 3
-_RANGE = 1.05  # in factors of 2, around the lowest loss; above 1 because rates are rounded
-_STEEP = math.log(2)  # losses up to twice the lowest one: above, curves are not parabolas
-_FLAT = 1e-9  # rounding gives such curvatures
+_RANGE = 1.05  # distance from the best value, in factors of 2; slightly above 1 because learning rates are rounded
+_STEEP = math.log(2)  # losses up to twice the lowest one are fitted; above that, curves are not parabolic
+_FLAT = 1e-9  # smaller curvatures may result from rounding
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
     ratios = [math.log(a) - math.log(b) for a, b in zip(ours, other, strict=True)]
     mean = fmean(ratios)
     half = student(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
-    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - half, mean + half))  # above 709 exp overflows
+    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - half, mean + half))  # exp overflows above 709
     return ratio, low, high
 
 

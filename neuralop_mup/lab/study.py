@@ -23,9 +23,9 @@ from neuralop_mup.lab.records import Records, Run, described, params_key
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
-#: Fields in ``study.json`` that results need, in addition to the sizes.
+#: Fields that are stored in ``study.json`` in addition to the sizes, because results need them.
 _SAVED = ("name", "space", "seeds", "rules", "fixed", "interpolate", "notes", "keep_weights")
-#: Names of fields in files of release 0.3.
+#: Maps field names in files from release 0.3 to the current names.
 _RENAMED = {"between": "interpolate", "keeps": "keep_weights"}
 
 
@@ -106,7 +106,7 @@ class Study:
 
     @cached_property
     def _train_described(self) -> Any:
-        return described(self.train)  # once, since its state may change during the runs
+        return described(self.train)  # computed once, since the state of the function may change during the runs
 
     def point(self, size: str | None, rule: str | None, params: Params) -> list[Run]:
         """Return the runs of a point, one per seed. Runs of the target under the first rule may keep their weights."""
@@ -141,7 +141,7 @@ class Study:
         """The first point of the grid, which serves as a placeholder until the best point is known."""
         return {name: values[0] for name, values in self.space.items()}
 
-    # Given the records so far
+    # Results and missing runs, given the records so far
 
     def _finished(self, runs: Sequence[Run], records: Records) -> list[dict[str, Any]] | None:
         """Return the records of a point, or None if it is unfinished, that is, if more of its seeds must be trained."""
@@ -387,7 +387,7 @@ def checked_fields(
     if not listed or not all(isinstance(s, Integral) for s in listed) or len(set(listed)) != len(listed):
         raise MupError(f"seeds={seeds!r} must be a sequence of distinct integers, such as seeds=(0, 1, 2).")
     space = {key: _grid(key, values) for key, values in space.items()}
-    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}  # JSON cannot contain NumPy's integers
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}  # JSON does not support NumPy integers
 
 
 def _grid(key: str, values: Any) -> list[Any]:
@@ -402,7 +402,7 @@ def _grid(key: str, values: Any) -> list[Any]:
             f"space[{key!r}]={values!r} cannot be stored as JSON. Use finite numbers, strings, booleans, None, or lists of "
             "these, and let the train function look up other objects by name."
         ) from None
-    # 1 and 1.0 look the same in a table.
+    # Treat 1 and 1.0 as duplicates, since they look the same in a table.
     distinct = {value if isinstance(value, (int, float)) else params_key({key: value}) for value in values}
     if not values or len(distinct) < len(values):
         raise MupError(f"space[{key!r}]={values!r} must contain at least one value and no duplicates.")
@@ -509,7 +509,7 @@ class Results:
 
     def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
         study = self.study
-        rule = study.rules[0] if size == study.base != study.target else rule  # the base is the same under all rules
+        rule = study.rules[0] if size == study.base != study.target else rule  # all rules share the runs of the base
         return self._grouped.get((size, rule), {})
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:

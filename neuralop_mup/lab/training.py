@@ -41,7 +41,7 @@ from neuralop_mup.lab.settings import (
 )
 from neuralop_mup.validation import check_names
 
-#: Increase it when the same configuration gives other numbers.
+#: Increase this number when the same configuration produces different results.
 VERSION = 1
 
 
@@ -81,7 +81,7 @@ def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where:
         model = build(**size)
     except MupError:
         raise
-    except Exception as error:  # constructors and functions of the user raise anything
+    except Exception as error:  # user-defined constructors and functions may raise any exception
         raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"{call} returned {model!r}, but it must return a torch.nn.Module.")
@@ -109,7 +109,7 @@ def quiet() -> Iterator[None]:
     """Suppress the warnings of models and losses about batch entries that they ignore."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-        warnings.filterwarnings("ignore", message=WIDER)  # a larger base raises an error elsewhere
+        warnings.filterwarnings("ignore", message=WIDER)  # a base that is too large raises an error elsewhere
         yield
 
 
@@ -130,8 +130,8 @@ class _Trainer(Trainer):
     """neuralop's trainer, which here also stops if the loss is not finite and writes checkpoints between epochs."""
 
     checkpoint: Checkpoint | None = None
-    bar: Any = None  # the progress bar of its steps
-    spent = began = 0.0  # seconds before an interruption, and the clock at the start of this process
+    bar: Any = None  # progress bar over the steps
+    spent = began = 0.0  # seconds of training before an interruption, and the clock time at which this process started
 
     @property
     def seconds(self) -> float:
@@ -212,7 +212,7 @@ class Training:
     """
 
     keeps_files = True
-    show_progress = False  # on stderr, in steps
+    show_progress = False  # whether to show a progress bar over the steps on stderr
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class Training:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_data": None}  # each process loads it
+        return {**self.__dict__, "_data": None}  # each process loads the data itself
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         """Copy the functions and the processor, which may be stateful, but share the data."""
@@ -320,7 +320,7 @@ class Training:
                 self.build(**s.model),
                 base=None if s.base is None else lambda: self.build(**s.base),
                 rule=s.rule,
-                init_mult={"kernel": 1.0, **s.init_mult},  # the default is small at the reference size
+                init_mult={"kernel": 1.0, **s.init_mult},  # override the default, which is small at the reference size
             )
 
     def __call__(self, config: Mapping[str, Any], place: str | None = None, keep: bool = False) -> dict[str, Any]:
@@ -364,10 +364,10 @@ class Training:
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.show_progress, leave=False
         )
-        with quiet(), untouched(train), trainer.bar:  # the next run also uses the user's loader
+        with quiet(), untouched(train), trainer.bar:  # restore the order, since the next run uses the same loader
             metrics = trainer.train(
                 train_loader=train,
-                test_loaders={},  # errors are measured once, at the end
+                test_loaders={},  # errors are measured only once, at the end
                 optimizer=trainer.optimizer,
                 scheduler=trainer.scheduler,
                 training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
@@ -412,7 +412,7 @@ class Training:
         for split, loader in evals.items():
             errors = trainer.evaluate(self.errors, loader, log_prefix=split)
             found = {name: float(errors[f"{split}_{name}"]) for name in self.errors}
-            share = found.pop(NONZERO, 1.0)  # of the samples: the others have no relative error
+            share = found.pop(NONZERO, 1.0)  # fraction of the samples whose relative error is defined
             if not share:
                 raise MupError(
                     f"All samples in {split} are zero everywhere, so their relative error is undefined. Use other samples."

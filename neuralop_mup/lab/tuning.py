@@ -127,7 +127,7 @@ class Tuned:
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
         (torch.Size([2, 1, 16]), 'ndarray')
         """
-        if self.processor is None:  # a class of the user, which is not written to files, or loaders
+        if self.processor is None:  # loaders, or a user-defined class, which is not stored in files
             own = self._provenance["processor"] or "none"
             raise MupError(
                 "The units of the target are unknown, because its folder does not contain the data processor that was used "
@@ -136,11 +136,11 @@ class Tuned:
             )
         check_count("batch_size", batch_size, "samples")
         fields = as_tensor("x", x)
-        shape = self._provenance["x_shape"]  # None without a grid: then the user's processor decides
+        shape = self._provenance["x_shape"]  # None if there is no grid; the user's processor then validates x
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
         unknown = (~torch.isfinite(fields)).nonzero()
-        if fields.ndim and len(unknown) and is_known(self.processor):  # a processor of the user may fill them
+        if fields.ndim and len(unknown) and is_known(self.processor):  # a user-defined processor may fill such values
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
@@ -219,7 +219,7 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Records(folder)  # raises an error if the folder is a file
     tuned = load_target(Results.load(folder), build, processor)
     made = tuned._provenance
-    with suppress(MupError):  # objects that cannot be inspected are unknown
+    with suppress(MupError):  # for objects that cannot be inspected, changes cannot be detected
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
                 f"The function {function_name(build)} has changed since the target in {folder} was trained: its code, "
@@ -254,7 +254,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
             model = builder(**made["size"]).eval()
         set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))), WeightsStatus.TRAINED)
         model.load_state_dict(content["weights"])
-    except Exception as error:  # the function is the user's
+    except Exception as error:  # the user's function may raise any exception
         raise MupError(
             f"{function_name(builder)}({_arguments(made['size'])}) does not return the model stored in {folder}: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function that was used in training."
@@ -351,8 +351,8 @@ def train(
         and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative error of a
         rollout of fifty steps on trajectories (``read={"time_step": 1}``), as the geometric mean over the steps. You can
         also pass a function ``score(model, data)``. The inputs and outputs of ``model`` are in the units of the data,
-        ``data`` yields batches in these units, and ``data.states(i)`` is state ``i`` of each trajectory. The function must return a
-        nonnegative number; infinity and NaN mean that the model failed.
+        ``data`` yields batches in these units, and ``data.states(i)`` is state ``i`` of each trajectory. The function
+        must return a nonnegative number; infinity and NaN mean that the model failed.
     rule : str, default "operator-norm"
         μP rule (see :func:`neuralop_mup.parametrize`).
     optimizer : str, class or callable, default "soap"
@@ -521,8 +521,8 @@ def tune(
         The Well) and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative
         error of a rollout of fifty steps on trajectories (``read={"time_step": 1}``), as the geometric mean over the steps.
         You can also pass a function ``score(model, data)``. The inputs and outputs of ``model`` are in the units of the
-        data, ``data`` yields batches in these units, and ``data.states(i)`` is state ``i`` of each trajectory. The function must
-        return a nonnegative number; infinity and NaN mean that the model failed.
+        data, ``data`` yields batches in these units, and ``data.states(i)`` is state ``i`` of each trajectory. The function
+        must return a nonnegative number; infinity and NaN mean that the model failed.
     space : mapping, optional
         Maps hyperparameters, ``lr`` and for example ``lr_mult.spectral``, to the values to try. Default: five learning rates
         in factors of 2 around the value of the formula for the number of steps (see :class:`neuralop_mup.MuSOAP`), or 1e-3
@@ -663,7 +663,7 @@ def _train_and_report(
     for note in decided.study.notes:
         warnings.warn(note, stacklevel=3)
     check_room(Path(folder), decided.n_bytes)
-    with Records(folder).held() as records:  # no other command may train in the folder before the target is read
+    with Records(folder).held() as records:  # no other command may use the folder until the target has been loaded
         tuned, found = _report(decided, function, train(records))
     if progress:
         print(found.comparison)
@@ -675,7 +675,8 @@ def _train_and_report(
 def _report(decided: Decided, function: str, results: Results) -> tuple[Tuned, Accuracy]:
     """Load the target, measure it, and write the report, even if no run of the target completed."""
     study, folder, training = decided.study, str(results.folder), decided.study.train
-    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))  # "": the command's FNO
+    # The name is empty for the FNO of the commands.
+    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
     again = f"neuralop_mup.{function}({build}, …, folder={folder!r})"
     page = {
         "command": again if build else f"neuralop-mup {function} … --folder {shlex.quote(folder)}",

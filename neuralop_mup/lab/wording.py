@@ -22,7 +22,7 @@ def number(value: Any, form: str = "%.3g") -> str:
 def loss_of_row(row: Mapping[str, Any]) -> str:
     """Return the loss in a row of the summary as text, with its standard deviation over seeds."""
     loss, std = row["transferred_loss"], row["transferred_std"]
-    return number(loss) + (f" ± {std:.1g}" if std > 0 else "")  # NaN is not
+    return number(loss) + (f" ± {std:.1g}" if std > 0 else "")  # false if std is NaN
 
 
 def params(values: Mapping[str, Any]) -> str:

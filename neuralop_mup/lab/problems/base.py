@@ -73,9 +73,9 @@ class Problem(ABC):
     n_dim: ClassVar[int]
     in_channels: ClassVar[int] = 1
     out_channels: ClassVar[int] = 1
-    version: ClassVar[int] = 1  # of the generator; increase it when the same arguments give other numbers
-    chunk: ClassVar[int] = 50  # samples that are solved together
-    ends: ClassVar[int] = 0  # 1 if the grid includes both ends: then it has one cell less than points
+    version: ClassVar[int] = 1  # version of the generator; increase it when the same arguments give different data
+    chunk: ClassVar[int] = 50  # number of samples that are solved together
+    ends: ClassVar[int] = 0  # 1 if the grid includes both ends, so it has one cell fewer than points
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
@@ -201,7 +201,7 @@ class Problem(ABC):
         total = sum(getattr(self, f"n_{split}") for split in SPLITS)
         with tqdm(desc=f"generating {self.name} data", total=total, unit=" samples", mininterval=1) as bar:
             try:
-                # Small solves on many threads of shared cores were 26 to 46 times slower.
+                # Small solves were 26 to 46 times slower with many threads on shared cores.
                 torch.set_num_threads(1)
                 for number, split in enumerate(SPLITS):
                     chunks = []
@@ -250,12 +250,12 @@ class Problem(ABC):
         path = cache_folder(cache_dir) / self.file_name
         try:
             if path.is_file():
-                return self._data(load_file(path))  # mapped, so that processes share memory
+                return self._data(load_file(path))  # the file is memory-mapped, so processes share memory
         except SafetensorError as error:
             warnings.warn(f"The cached file {path} cannot be read ({error}), so its data is generated again.", stacklevel=2)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # The file is created first, so that a folder that cannot be written raises before the work.
+            # The file is created first, so that an unwritable folder causes an error before any data is generated.
             with whole_file(path) as partial:
                 tensors = self._generated()
                 save_file(tensors, partial)

@@ -13,14 +13,14 @@ from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.validation import check_positive
 
-# A front between -w and w is w tanh(w x / 2 nu). Its Fourier coefficients fall as exp(-2 pi^2 nu k / w). If points times nu
-# have this value, the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
+# A front between -w and w is w tanh(w x / 2 nu), whose Fourier coefficients decay as exp(-2 pi^2 nu k / w). If points * nu
+# equals this value, the amplitude of the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
 _POINTS_TIMES_VISCOSITY = 3.84
-# Finer grids take steps as on a grid of this size. The state is smooth, so RK4 is accurate enough, and viscosity keeps finer
-# modes stable.
+# Finer grids use the same time step as a grid of this size. The state is smooth, so RK4 is accurate enough, and viscosity
+# keeps finer modes stable.
 _LEAST_STEP_GRID = 256
 
-# Grid spacings that the fastest point moves per step.
+# Number of grid spacings that the fastest point moves per time step.
 _CFL = 0.5
 
 
@@ -129,7 +129,7 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torc
         left = left - dt if steps_left > 1 else 0.0
 
     size = v.abs()
-    # On many small grids, no mode lies between 0.3 n and n/3. There, the highest kept mode is checked.
+    # On many small grids, no mode lies between 0.3 n and n/3. In this case, the highest mode kept is checked.
     high = min(0.3 * n, math.ceil(n / 3) - 1)
     tail, largest = float(size[..., kept & (k >= high)].max()), float(size.max())
     if not tail <= 1e-3 * largest:
@@ -203,7 +203,7 @@ class Burgers(Problem):
     def states(self, generators: list[np.random.Generator], steps: int) -> torch.Tensor:
         """Return the states at ``steps`` + 1 equally spaced times, including the initial states, on the grid of the data."""
         n = self.fine_grid
-        # Low modes come first, so a finer grid of the solver adds modes to the same initial state.
+        # Low modes are drawn first, so a finer solver grid adds modes to the same initial state.
         normals = np.stack([generator.standard_normal((n // 2 - 1, 2)) for generator in generators])
         states = [periodic_field(torch.from_numpy(normals), n)]
         for _ in range(steps):

@@ -15,7 +15,7 @@ from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.validation import check_positive
 
-_DEFAULT_CELLS = 90  # of the solver per axis, at least
+_DEFAULT_CELLS = 90  # minimum number of solver cells per axis by default
 
 
 def shell_order(n: int) -> np.ndarray:
@@ -101,7 +101,7 @@ def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
     columns[:, -1] = 0  # the last node of a row and the first of the next row are not neighbours
     beside = columns.ravel()[:-1]
     matrix = scipy.sparse.diags([diagonal.ravel(), rows, rows, beside, beside], [0, inner, -inner, 1, -1], format="csc")
-    # The matrix is symmetric and positive definite, so there is no pivoting, and the ordering keeps the symmetry.
+    # The matrix is symmetric positive definite, so pivoting is disabled and a symmetric ordering is used.
     factor = scipy.sparse.linalg.splu(
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
     )
@@ -169,7 +169,7 @@ class Darcy(Problem):
             raise MupError(f"contrast must be two numbers, such as (3.0, 12.0), got {self.contrast!r}.")
         for value in self.contrast:
             check_positive("contrast", value)
-        # A list, as from a configuration file, would make the frozen problem unhashable.
+        # A list, for example from a configuration file, would make the frozen dataclass unhashable.
         object.__setattr__(self, "contrast", tuple(self.contrast))
 
     @property

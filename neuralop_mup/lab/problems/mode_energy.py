@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-# Share of the targets' energy that the modes of a proxy should keep on each axis. On eight problems, the best learning rate
-# of Adam was within a factor of 1.2 of the target's above 99.5 %, and up to 4 times too high below 99 %
-# (docs/howto/proxy.md, `python benchmarks/run.py energy`).
+# Fraction of the targets' energy that the modes of a proxy should keep along each axis. On eight problems, the best Adam
+# learning rate of the proxy was within a factor of 1.2 of the target's when more than 99.5 % of the energy was kept, and up
+# to 4 times too high when less than 99 % was kept (docs/howto/proxy.md, `python benchmarks/run.py energy`).
 ENOUGH = 0.999
 
-_SAMPLES = 256  # spread over the data set; a share of energy is a mean over them
+_SAMPLES = 256  # number of samples, spread over the data set, from which the energy is estimated
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ModeEnergy:
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
         """Return the smallest even ``n_modes`` that keep this fraction of the energy along each axis."""
-        # The sum of all may be slightly below 1, and no even n_modes keeps all modes of an odd number of points.
+        # The total may be slightly below 1, and an even n_modes never keeps all modes on an odd number of points.
         return tuple(
             next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
             for kept in self.shares
@@ -60,7 +60,7 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
     result = []
     for axis in range(2, fields.ndim):
         points = fields.shape[axis]
-        # The other axes need no transform, by Parseval's theorem.
+        # By Parseval's theorem, the other axes do not need to be transformed.
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
         both_signs = axis == fields.ndim - 1 and not fields.is_complex()
