@@ -82,7 +82,7 @@ class Flat:
     def __getitem__(self, key: tuple) -> np.ndarray:
         size = math.prod(self.shape) * self.dtype.itemsize
         if os.path.getsize(self.path) < self.offset + size:
-            raise ValueError("it is cut short")
+            raise ValueError("the file is truncated")
         if not size:  # an empty file cannot be mapped
             return np.empty(self.shape, self.dtype)[key]
         return np.array(np.memmap(self.path, self.dtype, "r", self.offset, self.shape)[key])
@@ -129,7 +129,9 @@ class Stored(BackendArray):
                 values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
         except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
             reason = f"{type(error).__name__}: {error}"
-            raise MupError(f"{self.key} in {self.path} cannot be read: {reason}; write or copy the file again.") from error
+            raise MupError(
+                f"Cannot read {self.key} from {self.path} ({reason}). The file may be damaged; write or copy it again."
+            ) from error
         return values.T if self.reversed else values
 
     def opened(self) -> Any:
@@ -141,7 +143,10 @@ class Stored(BackendArray):
         shape = tuple(array.shape)[::-1] if self.reversed else tuple(array.shape)
         # xarray would cast another type without a message, and complex numbers to their real parts.
         if (shape, np.dtype(array.dtype)) != (self.shape, self.dtype):
-            raise ValueError(f"it is {array.dtype} {shape} where {self.dtype} {self.shape} was found before")
+            raise ValueError(
+                f"the array has dtype {array.dtype} and shape {shape}, but had dtype {self.dtype} and shape {self.shape} "
+                "before"
+            )
         return array
 
 
@@ -210,7 +215,7 @@ def join_variables(parts: Sequence[Variable], dim: str = SAMPLE) -> Variable:
     return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
 
 
-def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Dataset:
+def dataset_of(arrays: Mapping[str, Any], file: str = "the given data") -> Dataset:
     """Return arrays, tensors or variables by their keys as a Dataset.
 
     Parameters
@@ -236,5 +241,5 @@ def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Datas
         return Dataset(made, attrs={"file": file})
     except ValueError as error:
         raise MupError(
-            f"Arrays of {file} do not fit together: {error}. Cut the longer one, x.isel({{dim: slice(n)}})."
+            f"The arrays in {file} have conflicting sizes: {error}. Shorten the longer array with x.isel({{dim: slice(n)}})."
         ) from None

@@ -65,7 +65,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
         arrays = {key: _array(raw, key) for key in (*outputs, *inputs)}
         words = _words_of(raw, arrays, outputs, read, group)
     except MupError as why:
-        raise MupError(f"{raw.attrs['file']} holds {_held(raw)}: {why}") from None
+        raise MupError(f"{raw.attrs['file']} contains {_held(raw)}. {why}") from None
     fields: dict[str, Variable] = {}
     in_time = any(TIME in words[key] for key in outputs)
     for key in inputs:
@@ -83,7 +83,7 @@ def _held(raw: Dataset) -> str:
         names = () if _is_unnamed(variable) else variable.dims
         found.append(" ".join(map(str, (key, variable.shape, variable.dtype, *names))))
     more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-    return ", ".join(found[:_SHOWN] + more) or "no array"
+    return ", ".join(found[:_SHOWN] + more) or "no arrays"
 
 
 def _is_unnamed(variable: Variable) -> bool:
@@ -101,7 +101,7 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if y is None:
         for key in _split_keys(raw, x):
             _array(raw, key)  # raises an error for a key that is not there
-        raise MupError(f"which is the input and which the output? {_advice(raw, wide)}")
+        raise MupError(f"It is unclear which array is the input and which is the output. {_advice(raw, wide)}")
     return _split_keys(raw, x), _split_keys(raw, y)
 
 
@@ -131,18 +131,18 @@ def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
 def _advice(raw: Dataset, wide: Sequence[str]) -> str:
     """Return the lines that name keys; the output may be the last of the largest arrays."""
     if not wide:
-        return "There is no array of two axes or more."
+        return "No array has two or more axes."
     *others, y = sorted(wide, key=lambda key: raw[key].size)
     moving = [key for key in wide if TIME in map(usual_word, raw[key].dims)]
-    state = f"for one state in time {option(y='+'.join(moving) or y, time_step=1)}"
-    pair = f"{option(x=min(others), y=y)}, or " if others else ""
-    return f"Say so: {pair}{state}. A plus joins keys."
+    state = f"For a state that evolves in time, pass {option(y='+'.join(moving) or y, time_step=1)}"
+    pair = f"Pass {option(x=min(others), y=y)}. " if others else ""
+    return f"{pair}{state}. Join several keys with a plus sign."
 
 
 def _array(raw: Dataset, key: str) -> Variable:
     """Return the variable of a key."""
     if key not in raw.variables:
-        raise MupError(f"there is no {key!r}; {nearest(key, list(raw.variables))}")
+        raise MupError(f"Unknown key {key!r}: {nearest(key, list(raw.variables))}")
     return raw[key].variable
 
 
@@ -183,7 +183,7 @@ def _words_of(
     dims = read.get("dims")
     in_time = len(outputs) == len(arrays)
     if isinstance(dims, Mapping) and (wrong := dims.keys() - arrays.keys() - raw.variables.keys()):
-        raise MupError(f"dims says what the axes of {min(wrong)!r} are, which is not there.")
+        raise MupError(f"dims names the axes of {min(wrong)!r}, but there is no array with this key.")
     said = {key: _said(variable, dims.get(key) if isinstance(dims, Mapping) else dims) for key, variable in arrays.items()}
     if any(said.values()):
         most = max(said.values(), key=len)
@@ -193,8 +193,8 @@ def _words_of(
         words = _only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
-            f"{'+'.join(outputs)} has neither an input nor a time axis. Where each "
-            f"file is a time step, {option(join='time')}."
+            f"{'+'.join(outputs)} has neither an input nor a time axis. If each file is one time step, pass "
+            f"{option(join='time')}."
         )
     return words
 
@@ -214,10 +214,15 @@ def _fitted(key: str, variable: Variable, said: Words) -> Words:
     ways = [tuple(word for word in own if word not in left) for left in ((), (TIME,), (CHANNEL,), (TIME, CHANNEL))]
     fitting = [way for way in (*ways, (SAMPLE,)) if len(way) == variable.ndim]
     if not fitting:
-        raise MupError(f"{key} has {variable.ndim} axes, and the words for them are {' '.join(said)!r}.")
+        raise MupError(
+            f"{key} has {variable.ndim} axes, which do not match the axis names {' '.join(said)!r}. Use dims to pass one "
+            "name for each axis."
+        )
     single = [word for word in fitting[0] if word != CHANNEL]
     if len(set(single)) < len(single):
-        raise MupError(f"two axes of {key} mean the same, {' '.join(said)!r}.")
+        raise MupError(
+            f"Two axes of {key} have the same meaning in {' '.join(said)!r}. Use dims to give them different names."
+        )
     return fitting[0]
 
 
@@ -319,13 +324,16 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
         texts = {key: " ".join(own) for key, own in words.items()}
         lines.append(texts if len(set(texts.values())) > 1 else next(iter(texts.values())))
     counts = [f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1]
-    what = f"its axes can be read in {len(found)} ways."
+    what = f"Its axes can be interpreted in {len(found)} ways."
     if not found:
-        what = f"no reading of its axes fits. If samples come first, {', '.join(counts)}. For different grids pass {READY}."
+        what = (
+            f"No interpretation of its axes fits all lengths. If the sample axis is first, {', '.join(counts)}. For fields "
+            f"on different grids, pass {READY}."
+        )
     first, *others = lines or ["sample time x y" if in_time else "sample x y"]
     given = {name: read[name] for name in "xy" if read.get(name)}
     more = "".join(f", or dims={line!r}" for line in others[: _OFFERED - 1])
     return (
-        f"{what} Give a word for each axis, {option(**given, dims=first)}{more}; sample, time and channel have a meaning, "
-        f"any other word is an axis of the grid, and each needs {LEAST} points or more."
+        f"{what} Name each axis with {option(**given, dims=first)}{more}. The names sample, time and channel have a special "
+        f"meaning. Any other name is an axis of the grid, which must have at least {LEAST} points."
     )

@@ -147,8 +147,8 @@ def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> d
     lost = ~mask.flatten(2).any(2)
     if lost.any():
         raise MupError(
-            f"Channel {int(lost.nonzero()[0, 1])} of y is NaN at every point of a sample, which therefore has no error: "
-            "remove the samples without a known value, or the channel."
+            f"Channel {int(lost.nonzero()[0, 1])} of y is NaN at every point of at least one sample, so the error of that "
+            "sample is undefined. Remove such samples or the channel."
         )
     return {"x": with_mask(x, fill[0]), "y": torch.where(mask, y, fill[1]), "mask": mask.to(y.dtype)}
 
@@ -178,9 +178,9 @@ def as_tensor(name: str, values: Any) -> torch.Tensor:
     try:
         values = np.asarray(numpy_of(values))
     except ValueError as error:  # lists of different lengths
-        raise MupError(f"{name} is not an array: {error}") from None
+        raise MupError(f"{name} cannot be converted to an array: {error}") from None
     if values.dtype.kind not in "biufc" or values.dtype.itemsize > (16 if values.dtype.kind == "c" else 8):
-        raise MupError(f"{name} must be an array of numbers that torch has, such as float64, got {values.dtype}.")
+        raise MupError(f"{name} must be an array with a dtype that torch supports, such as float64, but got {values.dtype}.")
     return torch.as_tensor(np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape))
 
 

@@ -34,8 +34,9 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
         _warn_of_ends(parts[0], dim)
         if dim.lower() in ("lat", "latitude"):
             warnings.warn(
-                f"{parts[0].attrs['file']} has the axis {dim}: points of a latitude–longitude grid are closer near the "
-                "poles, and an FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
+                f"{parts[0].attrs['file']} has the axis {dim}. The points of a latitude–longitude grid are closer together "
+                "near the poles, but an FNO treats the grid as evenly spaced and periodic. Errors near the poles are "
+                "weighted as much as errors elsewhere.",
                 stacklevel=2,
             )
     made = [_with_steps(data, stride) for data in parts] if as_channel else list(parts)
@@ -49,8 +50,8 @@ def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | 
     signs = {float(np.sign(gap)): data.attrs["file"] for gap, data in zip(gaps, parts, strict=True) if gap is not None}
     if {-1.0, 1.0} <= signs.keys():
         raise MupError(
-            f"{dim} increases in one of {signs[1.0]} and {signs[-1.0]}, and decreases in the other, so that points do not "
-            f"match. Write both in one direction, xarray.open_dataset(file).sortby({dim!r})."
+            f"{dim} increases in {signs[1.0]} but decreases in {signs[-1.0]}, so their grid points do not match. Sort both "
+            f"files in the same direction, for example with xarray.open_dataset(file).sortby({dim!r})."
         )
 
 
@@ -81,12 +82,12 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
     rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
     is_allowed = uneven == "ignore" or (uneven == "channel" and dim == TIME)
     if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and not is_allowed:
-        what = "uneven steps in time" if dim == TIME else "an uneven grid"
-        channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
+        what = "uneven time steps" if dim == TIME else "an uneven grid"
+        channel = f"pass {option(uneven='channel')} to make the time step an input channel, " if dim == TIME else ""
         raise MupError(
             f"{data.attrs['file']} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
-            f"with distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data "
-            f"on an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
+            f"with spacings from {gaps.min():.4g} to {gaps.max():.4g}, but an FNO assumes equal spacing. Resample the data "
+            f"to equal spacing, {channel}or pass {option(uneven='ignore')} to use the data unchanged."
         )
     return float(np.float32(gaps.mean()))
 
@@ -94,7 +95,10 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
 def _with_steps(data: Dataset, stride: int) -> Dataset:
     """Add the time from each frame to its output as an input."""
     if TIME not in data.coords:
-        raise MupError(f"{data.attrs['file']} has no times, so that uneven='channel' has no step to read: leave it out.")
+        raise MupError(
+            f"{data.attrs['file']} contains no time values, so uneven='channel' cannot determine the time steps. Omit this "
+            "option."
+        )
     times = data[TIME].values.astype(float)
     ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
     return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})
@@ -110,7 +114,7 @@ def _warn_of_ends(data: Dataset, dim: str) -> None:
     size = np.abs(first - second).max()
     if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
         warnings.warn(
-            f"{key} in {data.attrs['file']} has the same values at both ends of {dim}, and an FNO repeats the first point "
-            f"anyway: drop the last one, {option(crop={dim: [0, -1]})}.",
+            f"{key} in {data.attrs['file']} has the same values at both ends of {dim}. An FNO treats the axis as periodic, "
+            f"so drop the duplicate endpoint with {option(crop={dim: [0, -1]})}.",
             stacklevel=3,
         )

@@ -72,20 +72,19 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     for path in files:
         _check_file(path)
     if not files:
-        raise MupError(f"There is no data file in {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+        raise MupError(f"{given!r} contains no data files. Pass one or more files, such as heat.npz or runs/*.h5.")
     return tuple(map(str, files))
 
 
 def _check_file(path: Path) -> None:
     if not path.exists():
         others = similar_names(path)
-        beside = nearest(path.name, others) if others else f"nor is there another in {path.absolute().parent}."
-        raise MupError(f"There is no file or folder {path}; {beside}")
+        beside = nearest(path.name, others) if others else f"{path.absolute().parent} contains no data files either."
+        raise MupError(f"The file or folder {path} does not exist: {beside}")
     if path.suffix.lower() not in SUFFIXES:
-        what = f"The folder {path} has no file" if path.is_dir() else f"{path} is no file"
+        what = f"The folder {path} contains no files" if path.is_dir() else f"{path} is not a file"
         raise MupError(
-            f"{what} that can be read here, with a name that ends in {', '.join(SUFFIXES)}: give other files in Python, as "
-            "arrays (x, y)."
+            f"{what} of a supported type ({', '.join(SUFFIXES)}). Load other files in Python and pass arrays (x, y)."
         )
 
 
@@ -97,16 +96,16 @@ def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
     words = split_words([[file] for file in files], str(folder) if is_folder else None)
     if is_folder and set(words) == {"test"}:
         raise MupError(
-            f"{folder} has only test data, such as {files[0]}, and test data is never trained on: put training data beside "
-            f"it, in {Path(files[0]).parent.parent / 'train'}."
+            f"{folder} contains only test data, such as {files[0]}, and test data is never used for training. Put the "
+            f"training data next to it, in {Path(files[0]).parent.parent / 'train'}."
         )
     if not {"val", "test"} & set(words) or len(set(words)) == 1:
         return {"all": files}
     if None in words:
         named = ", ".join(sorted(filter(None, set(words))))
         raise MupError(
-            f"{files[words.index(None)]} is beside files that are called {named}: say which split it belongs to, "
-            "{'train': …, 'val': …, 'test': …}, or leave it out."
+            f"The names of other files assign them to {named}, but it is unclear which split {files[words.index(None)]} "
+            "belongs to. Pass a dict of files, {'train': …, 'val': …, 'test': …}, or omit this file."
         )
     return {word: tuple(f for f, own in zip(files, words, strict=True) if own == word) for word in dict.fromkeys(words)}
 
@@ -141,10 +140,10 @@ def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts by split. Without "val", "train" is called "all" and divided further."""
     found = {SPLIT_WORDS.get(str(name).lower(), name): part for name, part in given.items()}
     if wrong := [name for name in found if name not in (*SPLITS, "all")]:
-        raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
+        raise MupError(f"Unknown split {wrong[0]!r} in data: {nearest(str(wrong[0]), SPLITS)}")
     if len(found) < len(given) or ("train" in found) == ("all" in found):
         names = ", ".join(map(repr, given)) or "nothing"
-        raise MupError(f"The data is given for {names}: give that of 'train' once, and of 'val' or 'test' or both.")
+        raise MupError(f"The splits in data are {names}. Pass 'train' exactly once, and 'val' and 'test' at most once each.")
     return {"all" if name == "train" and "val" not in found else name: part for name, part in found.items()}
 
 
@@ -168,7 +167,10 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
         counts = {name: max(1, round(n * share / sum(wanted.values()))) for name, share in wanted.items()}
         counts["train"] += n - sum(counts.values())
     if counts["train"] < 1 or sum(counts.values()) > n:
-        raise MupError(f"The training data has {n} samples, and split = {tuple(split)} needs more for {', '.join(wanted)}.")
+        raise MupError(
+            f"The training data has {n} samples, but split = {tuple(split)} requires more for {', '.join(wanted)}. Use "
+            "smaller splits or more data."
+        )
     # RandomState's numbers are the same in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
     ends = np.cumsum([0, *counts.values()])

@@ -66,7 +66,7 @@ def _the_well(data: Dataset) -> list[Dataset]:
         for name in attrs[f"t{order}_fields"]["field_names"]:
             fields |= _well_field(data, name, order, spaces)
     if not any(name.startswith("output:") for name in fields):
-        raise MupError(f"{attrs['file']} has no field that varies in time, so that there is nothing to predict.")
+        raise MupError(f"{attrs['file']} contains no field that varies in time, so there is nothing to predict.")
     scalars, left = {}, []
     for name in attrs.get("scalars", {}).get("field_names", ()):
         own, values = data[f"scalars/{name}"].attrs, data[f"scalars/{name}"].values.ravel()
@@ -98,8 +98,8 @@ def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> 
             (found,) = field("output" if TIME in lead else "input", name, variable, words, labels=labels).items()
             return {found[0]: found[1].isel(narrow)}
     raise MupError(
-        f"t{order}_fields/{name} in {data.attrs['file']} has the shape {shape}, and its attributes say that it varies along "
-        f"{', '.join([*lead, *varying])}, as a field of order {order}: write one of the two again."
+        f"t{order}_fields/{name} in {data.attrs['file']} has shape {shape}, which contradicts its attributes: a field of "
+        f"order {order} that varies along {', '.join([*lead, *varying])}. Correct the array or the attributes."
     )
 
 
@@ -211,8 +211,8 @@ def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None)
         parts = _read_as(name, raw)
         if not parts:
             raise MupError(
-                f"{raw.attrs['file']} is no file of {name}, but the first one is: take it out of the folder, or name arrays "
-                "and axes with x, y and dims."
+                f"{raw.attrs['file']} does not have the format of the first file, which is {name}. Remove it from the "
+                "folder, or specify the arrays and axes with x, y and dims."
             )
         for part in parts:
             title = f"{name}, without {', '.join(part.attrs['left'])}" if part.attrs["left"] else name
@@ -227,8 +227,8 @@ def _read_as(name: str, data: Dataset) -> list[Dataset]:
         return FORMATS[name](data)
     except KeyError as error:
         raise MupError(
-            f"{data.attrs['file']} is a file of {name}, but has no {error}, which is in the specification: write the file "
-            "again, or say with x, y and dims which array is what."
+            f"{data.attrs['file']} appears to have the format {name}, but lacks {error}, which the specification requires. "
+            "Write the file again, or specify the arrays and axes with x, y and dims."
         ) from error
 
 
@@ -251,7 +251,7 @@ def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
         test, train = (
             (slice(int(0.9 * n), n), slice(int(0.9 * n))) if in_groups else (slice(int(0.1 * n)), slice(int(0.1 * n), n))
         )
-        title = f"{data.attrs['format']}, which tests on samples {test.start or 0} to {test.stop - 1}"
+        title = f"{data.attrs['format']}, with samples {test.start or 0} to {test.stop - 1} as the test set"
         for split, samples in (("train", train), ("test", test)):
             part = data.isel(sample=samples).assign_attrs(format=title)
             found[split] += [part] if part.sizes[SAMPLE] else []

@@ -24,8 +24,8 @@ from neuralop_mup.lab.problems.base import Problem
 _ARRAYS = (torch.Tensor, np.ndarray)
 _PATHS = (str, Path)
 _FORMS = (
-    "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
-    "sets or (x, y) arrays, or a function that returns one of these"
+    "pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
+    "loaders, data sets or arrays (x, y), or a function that returns one of these"
 )
 
 
@@ -41,7 +41,7 @@ class _Called:
 
     def __init__(self, function: Callable[[], Any], read: Mapping[str, Any]) -> None:
         self.function, self.read, self.digest = function, read, ""
-        self.title, self.readings = getattr(function, "__name__", "the data given"), {}
+        self.title, self.readings = getattr(function, "__name__", "the given data"), {}
 
     def load(self) -> ProblemData | Loaders:
         """Return the function's data; raise MupError if it differs from that of the first call."""
@@ -50,7 +50,8 @@ class _Called:
         digest = fingerprint(data)
         if digest != (self.digest or digest):
             raise MupError(
-                f"{self.title}() returns other data than when the study began: it must return the same each time."
+                f"{self.title}() returned different data than at the start of the study; it must return the same data on "
+                "every call."
             )
         self.digest = digest
         return data
@@ -59,13 +60,13 @@ class _Called:
 def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return how files are to be read; raise MupError for an option that does not exist."""
     if not isinstance(read or {}, Mapping):
-        raise MupError(f"read={read!r} must be a dict of how files are read, such as {{'time_step': 1}}.")
+        raise MupError(f"read={read!r} must be a dict of options for reading files, such as {{'time_step': 1}}.")
     known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
     for name in read or {}:
         if name not in known:
             option, _, axis = str(name).partition(".")
-            shell = f" For one axis write --read.{option} '{{{axis}: …}}'." if axis else ""
-            raise MupError(f"read has no argument {name!r}; {nearest(option, known)}{shell}")
+            shell = f" To set it for a single axis, use --read.{option} '{{{axis}: …}}'." if axis else ""
+            raise MupError(f"Unknown option {name!r} in read: {nearest(option, known)}{shell}")
     return dict(read or {})
 
 
@@ -98,12 +99,15 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None) -> Any:
         return OwnData(arrays=arrays, **read)
     if read:
         raise MupError(
-            "read= is only for files and arrays. Leave it out, and bring arrays into the form (n, channels, *grid) by "
-            "x.movedim(-1, 1), or with numpy np.moveaxis(x, -1, 1)."
+            "read= applies only to files and arrays. Omit it, and convert arrays to the form (n, channels, *grid) with "
+            "x.movedim(-1, 1), or np.moveaxis(x, -1, 1) in NumPy."
         )
     if any(arrays.values()):
         kinds = [f"{name} is {'arrays' if arrays[name] else type(part).__name__}" for name, part in parts.items()]
-        raise MupError(f"{', '.join(kinds)}: give every split in the same form, as arrays (x, y) or as a loader.")
+        raise MupError(
+            f"The splits have different forms: {', '.join(kinds)}. Pass every split in the same form, as arrays (x, y) or "
+            "as a loader."
+        )
     given, readings = _divided(by_split(parts))
     return Loaders(given, processor, readings)
 
@@ -124,7 +128,10 @@ def _parts(data: Any) -> dict[str, Any]:
         # Files that are called test are never for validation.
         names = [word or name for word, name in zip(split_words(list(map(files_of, data))), names, strict=True)]
     if len(set(names)) < len(names):
-        raise MupError(f"{data!r} are called {' and '.join(names)}: say which is which, {{'train': …, 'val': …}}.")
+        raise MupError(
+            f"The names of the files {data!r} assign them to {' and '.join(names)}. Pass a dict that assigns each file to a "
+            f"different split, {{'train': …, 'val': …}}."
+        )
     return dict(zip(names, data, strict=True))
 
 
@@ -149,8 +156,8 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
     if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a part is "
-            "taken only of files, arrays and data sets."
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a validation "
+            "split can be taken only from files, arrays and data sets."
         )
     order = draw(len(whole), OwnData.split, parts, shuffle=True)
     parts |= {split: Subset(whole, numbers.tolist()) for split, numbers in order.items()}
@@ -188,9 +195,9 @@ def _pair_of_named(x: Any, y: Any) -> dict[str, Any]:
         for dim, at in getattr(values, "coords", {}).items():
             if dim in values.dims and not coords.setdefault(dim, at).equals(at):
                 raise MupError(
-                    f"x and y have different coordinates along {dim}, so it is unclear which entries belong together. For "
-                    f"equal coordinates: x, y = xarray.align(x, y). For the order that they have: x.drop_vars({dim!r}) and "
-                    f"y.drop_vars({dim!r})."
+                    f"x and y have different coordinates along {dim}, so it is unclear which entries belong together. To "
+                    "keep only matching coordinates, use x, y = xarray.align(x, y). To pair entries by position, use "
+                    f"x.drop_vars({dim!r}) and y.drop_vars({dim!r})."
                 )
     return {"input": x, "output": y, **coords}
 

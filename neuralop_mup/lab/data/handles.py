@@ -48,5 +48,8 @@ def numpy_of(values: Any) -> Any:
     if not isinstance(values, torch.Tensor):
         return values
     if values.layout != torch.strided:
-        raise MupError(f"A tensor is {str(values.layout).removeprefix('torch.')}, and fields are dense: give x.to_dense().")
+        raise MupError(
+            f"Fields must be dense tensors, but got the layout {str(values.layout).removeprefix('torch.')}. Pass "
+            "x.to_dense()."
+        )
     return (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()

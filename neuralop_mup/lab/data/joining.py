@@ -90,17 +90,17 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
     if unclear:
         one, other = unclear[0]
         raise MupError(
-            f"{steps[one][0]} and {steps[other][0]}, at {keys[one]} and {keys[other]}, are steps without a clear order: "
-            f"write the time of each step into its file, or number the names, such as u_0007. Keep other files outside "
-            f"{folder}, or leave out join='time'."
+            f"The order of the steps {steps[one][0]} (at {keys[one]}) and {steps[other][0]} (at {keys[other]}) is unclear. "
+            "Store the time of each step in its file, or number the file names (for example u_0007). Move unrelated files "
+            f"out of {folder}, or omit join='time'."
         )
     (first_path, _, first), *_ = ordered = [steps[place] for place in order]
     fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]
     shapes = [{key: step[key].shape for key in fields if key in step} for *_, step in ordered]
     if wrong := [path for (path, *_), shape in zip(ordered, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(
-            f"{wrong[0]} holds other arrays or shapes than {first_path}, so that the files of {folder} are not the steps of "
-            "one trajectory: leave out join='time', or take the file out of the folder."
+            f"{wrong[0]} contains different arrays or shapes than {first_path}, so the files in {folder} cannot be steps of "
+            "one trajectory. Omit join='time', or remove the file from the folder."
         )
     made = {key: join_variables([step[key].variable for *_, step in ordered], TIME) for key in fields}
     made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
@@ -120,8 +120,8 @@ def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
     times = [key for key, v in data.variables.items() if coordinate_word(str(key)) == TIME and v.ndim == 1 and v.size > 1]
     if wrong := long[1:] or [key for key in times if data[key].dims[0] not in dims]:
         raise MupError(
-            f"{path} holds several times, {wrong[0]}, and it is unclear which axis of the fields they belong to: write a "
-            "file for each step, or leave out join='time'."
+            f"{path} contains several time values, {wrong[0]}, and it is unclear which axis of the fields they belong to. "
+            "Write one file per step, or omit join='time'."
         )
     data = data.isel({dim: 0 for dim in dims if dim not in long})
     return [data.isel({dim: place}) for dim in long for place in range(data.sizes[dim])] or [data]
@@ -134,8 +134,8 @@ def _times_of(steps: Sequence[Dataset]) -> list[float]:
             units = {str(step[key].attrs.get("units")) for step in steps}
             if len(units) > 1:
                 raise MupError(
-                    f"The times of {steps[0].attrs['file']} and of other files have different units, "
-                    f"{', '.join(sorted(units)[:2])}: write all times in one unit, or leave them out."
+                    f"The times in {steps[0].attrs['file']} and in other files have different units, "
+                    f"{' and '.join(sorted(units)[:2])}. Store all times in the same unit, or omit them."
                 )
             times = [float(step[key].values.item()) for step in steps]
             if np.isfinite(times).all() and (len(times) == 1 or len(set(times)) > 1):

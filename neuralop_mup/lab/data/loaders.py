@@ -19,10 +19,10 @@ def _as_dict(batch: Any) -> Mapping[str, Any]:
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
         batch = dict(zip("xy", batch, strict=True))
     if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
-        has = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
+        has = f" with the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
         raise MupError(
-            f"A batch of the data is a {type(batch).__name__}{has}: loaders and data sets must give dicts with 'x' and "
-            "'y' or pairs (x, y) of tensors. For fields in lists give np.asarray of them."
+            f"A batch of the data is a {type(batch).__name__}{has}, but loaders and data sets must return dicts with 'x' "
+            "and 'y' or pairs (x, y) of tensors. Convert lists of fields to arrays with np.asarray."
         )
     return batch
 
@@ -45,11 +45,11 @@ class Loaders(Splits):
         for name, part in self.parts.items():
             if not hasattr(part, "__len__"):
                 raise MupError(
-                    f"{name} is a {type(part).__name__} without a length, so that an epoch has no end: give a data set or a "
-                    "loader of known length."
+                    f"{name} is a {type(part).__name__} without a length, so the end of an epoch is undefined. Pass a data "
+                    "set or a loader of known length."
                 )
             if not len(part):
-                raise MupError(f"The {name} data is empty: give samples, or leave out the split.")
+                raise MupError(f"The {name} data is empty. Provide samples, or omit this split.")
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Return the training loader and the others, by name; ``batch_size`` and ``seed`` are for data sets."""
@@ -70,7 +70,7 @@ class Loaders(Splits):
         part = self.parts["train"]
         first = next(_epoch(self.loaders(SOME, 0)[0] if isinstance(part, Dataset) else part), None)
         if first is None:
-            raise MupError("The training data gives no batch: it is empty.")
+            raise MupError("The training data is empty: it yields no batches.")
         return dict(first)
 
     def counts(self) -> dict[str, int | None]:
@@ -90,8 +90,8 @@ class Loaders(Splits):
             if content[name] != again[name]:
                 content[name] = f"unknown {uuid.uuid4().hex}"
                 warnings.warn(
-                    f"{name} gives other batches each time it is read, so its runs are never reused: draw its random "
-                    "numbers by torch, which is seeded here, and without another generator.",
+                    f"{name} yields different batches each time it is iterated over, so its runs are never reused. Draw "
+                    "its random numbers with torch, which is seeded here, and do not use a separate generator.",
                     stacklevel=2,
                 )
         brought = {} if self._processor is None else {"processor": self._processor}

@@ -56,29 +56,29 @@ def _is_one_of(*known: Any) -> tuple[Callable[[Any], bool], str]:
     return lambda value: (type(value), value) in types, " or ".join(map(repr, known))
 
 
-_KEY = _is_text, "the text of a key, or of several with a plus, such as 'u+v'"
-_COUNT = _is_count, "a whole number of 1 or more"
+_KEY = _is_text, "a key given as a string, or several keys joined by a plus sign, such as 'u+v'"
+_COUNT = _is_count, "a positive integer"
 #: Option → whether a value is possible, and what it must be.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "x": _KEY,
     "y": _KEY,
     "dims": (
         lambda dims: all(map(_are_words, _each(dims))),
-        "a text of words, such as 'sample x y', or a dict of such texts",
+        "a string of axis names, such as 'sample x y', or a dict of such strings",
     ),
-    "time_step": (lambda step: step == "last" or _is_count(step), "a whole number of 1 or more, or 'last'"),
+    "time_step": (lambda step: step == "last" or _is_count(step), "a positive integer or 'last'"),
     "history": _COUNT,
     "rollout": _COUNT,
     "split": (
         _is_split,
-        "three shares of train, val, test with the sum 1, such as (0.8, 0.1, 0.1), or three counts, such as (80, 10, 10)",
+        "three fractions for train, val and test that sum to 1, such as (0.8, 0.1, 0.1), or counts, such as (80, 10, 10)",
     ),
     "shuffle": _is_one_of(True, False),
     "n_train": _COUNT,
-    "every": (lambda every: all(map(_is_count, _each(every))), "a whole number of 1 or more, or a dict such as {'x': 4}"),
+    "every": (lambda every: all(map(_is_count, _each(every))), "a positive integer, or a dict such as {'x': 4}"),
     "crop": (
         lambda crop: crop is None or (isinstance(crop, Mapping) and all(map(_is_range, crop.values()))),
-        "a dict with a range of whole numbers by axis, such as {'x': (0, 64)} (in the shell: --read.crop '{x: [0, 64]}')",
+        "a dict from axis to a range of integers, such as {'x': (0, 64)} (in the shell: --read.crop '{x: [0, 64]}')",
     ),
     "uneven": _is_one_of("error", "ignore", "channel"),
     "join": _is_one_of("sample", "time"),
@@ -92,7 +92,7 @@ def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     for split, file in [(split, file) for split, part in files.items() for file in sorted(part, key=os.path.islink)]:
         entry = os.stat(file)  # a file has one number under all its names and links
         if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
-            raise MupError(f"{file} is given for two splits: give different files for each, or only one file.")
+            raise MupError(f"{file} is assigned to two splits. Pass different files for each split, or only a single file.")
     kept = {file for _, file in found.values()}
     return {split: tuple(dict.fromkeys(file for file in part if file in kept)) for split, part in files.items()}
 
@@ -202,7 +202,9 @@ class OwnData:
                 raise MupError(f"{name} = {value!r} must be {what}.")
         check_number("in_memory", self.in_memory)
         if self.nan == "mask" and self.rollout > 1:
-            raise MupError("rollout is for fields without NaN, since predictions have no mask: rollout=1 with nan='mask'.")
+            raise MupError(
+                "A rollout requires fields without NaN, since predictions have no mask. With nan='mask', set rollout=1."
+            )
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -217,7 +219,7 @@ class OwnData:
     @property
     def title(self) -> str:
         """Name of the data in reports: that of its file, if it has one."""
-        return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the data given"
+        return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the given data"
 
     # What it holds
 
@@ -238,8 +240,8 @@ class OwnData:
         """Raise MupError if a file changed since it was first looked at."""
         if self._stamped() != self.stamps:
             raise MupError(
-                f"{', '.join(self._all) or self.title} changed while it was read: wait until it is written, and give the "
-                "same call again."
+                f"{', '.join(self._all) or self.title} changed while it was being read. Wait until it has been written, "
+                "then repeat the call."
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class Splits:
     """Base of pairs of fields and of loaders; ``_epochs()`` gives the name of each split and an epoch of its batches."""
 
-    title = "the data given"
+    title = "the given data"
 
     def load(self) -> Any:
         """Return itself: it is loaded."""
@@ -304,7 +304,7 @@ def check_single(name: str, values: torch.Tensor) -> None:
         channel = int(bad.nonzero()[0])
         raise MupError(
             f"{name} varies by {float(std[channel]):.3g} around {float(wide[channel].mean()):.9g}, which single precision "
-            "does not hold: subtract the mean or another field from it, or take other units."
+            "cannot resolve. Subtract the mean or a reference field, or change the units."
         )
 
 
@@ -315,8 +315,9 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
     bad = ~torch.isfinite(values).flatten(1).all(1)
     if bad.any():
         raise MupError(
-            f"{name} has entries that are not finite, in sample {numbers[int(bad.nonzero()[0])]} among others: remove these "
-            "samples, or fill them in and train on the other points, read={'nan': 'mask'} (in the shell: --read.nan mask)."
+            f"{name} contains values that are not finite, for example in sample {numbers[int(bad.nonzero()[0])]}. Remove "
+            "such samples, or pass read={'nan': 'mask'} (in the shell: --read.nan mask) to fill these values and train on "
+            "the other points."
         )
 
 
@@ -346,8 +347,8 @@ def _check_nonzero(split: str, zero: torch.Tensor) -> None:
         sample = int(empty.nonzero()[0])
         channel = "" if zero[sample].all() else f"channel {int(zero[sample].nonzero()[0])} of "
         raise MupError(
-            f"y of {split} is zero everywhere in {channel}sample {sample}, which has no relative error there: remove such "
-            'samples, or write loss="floored-l2".'
+            f"In {split}, y is zero everywhere in {channel}sample {sample}, so its relative error is undefined. Remove such "
+            'samples or use loss="floored-l2".'
         )
 
 
@@ -362,8 +363,8 @@ def _warn_of_shared(seen: Mapping[str, Sequence[bytes]]) -> None:
     for one, other in combinations(seen, 2):
         if n := sum(map({*seen[one]}.__contains__, seen[other])):
             warnings.warn(
-                f"{n} of {len(seen[other])} samples of {other} are in {one} as well, so the error on {other} says little "
-                "about new samples: give each split different samples.",
+                f"{n} of {len(seen[other])} samples of {other} are also in {one}, so the error on {other} says little "
+                "about new samples. Use different samples in each split.",
                 stacklevel=4,
             )
 
@@ -391,7 +392,7 @@ def normalizer_of(values: Any, name: str = "") -> Any:
     constant = std <= 4 * torch.finfo(part.dtype).eps * mean.abs()
     for channel in constant.nonzero().flatten().tolist() if name else ():
         warnings.warn(
-            f"Channel {channel} of {name} is {mean[channel].item():.6g} everywhere: it is normalised to zero.", stacklevel=3
+            f"Channel {channel} of {name} is {mean[channel].item():.6g} everywhere and is normalized to zero.", stacklevel=3
         )
     std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))

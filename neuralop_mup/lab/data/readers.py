@@ -60,7 +60,7 @@ def _header(path: Path, key: str, file: Any) -> tuple[tuple[int, ...], bool, np.
     shape, in_columns, dtype = read(file)
     if dtype.hasobject:
         raise MupError(
-            f"{key} in {path} holds objects of Python, which may run code: save an array of numbers, "
+            f"{key} in {path} contains Python objects, which may execute code when they are loaded. Save a numeric array, "
             f"np.asarray({key}, dtype='float32')."
         )
     return shape, in_columns, dtype
@@ -137,8 +137,8 @@ def _read_tensors(path: Path) -> list[Dataset]:
     found = _read_opened(path, _tensors)
     if any(_MODEL_KEYS.search(str(key)) for key in found[0].variables):
         raise MupError(
-            f"The file {path} holds the weights of a model or a state of training, and no fields: take it out of the "
-            "folder, or name the files with data."
+            f"The file {path} contains model weights or a training state, but no fields. Remove it from the folder, or pass "
+            "only the files with data."
         )
     return found
 
@@ -195,8 +195,8 @@ def _entries(path: Path, prefix: str, group: h5py.Group, above: Sequence[Any] = 
             entry = group[name]
         except (KeyError, OSError):
             raise MupError(
-                f"{prefix}{name} in {path} is a link to {group.get(name, getlink=True).path}, which is missing: bring back "
-                "the file or array that it refers to, or remove the link."
+                f"{prefix}{name} in {path} is a link to {group.get(name, getlink=True).path}, which is missing. Restore the "
+                "target of the link, or remove the link."
             ) from None
         yield f"{prefix}{name}", entry
         if isinstance(entry, h5py.Group) and entry not in (*above, group):
@@ -304,7 +304,7 @@ def _read_zarr(path: Path) -> list[Dataset]:
             attrs["_FillValue"] = float(np.frombuffer(base64.b64decode(attrs["_FillValue"]), "<f8")[0])
         found[key] = lazy(Stored(_zarr, path, key, array.shape, array.dtype, chunks=array.chunks), dims, attrs)
     if not found:
-        raise ValueError("it has no array")
+        raise ValueError("it contains no arrays")
     return [Dataset(_decoded(found), attrs={"file": str(path)})]
 
 
@@ -354,11 +354,11 @@ def read_file(path: str | Path) -> list[Dataset]:
     except MupError:
         raise
     except ImportError as error:
-        raise MupError(f"{path} needs {error.name}, which is not installed: pip install {error.name}.") from error
+        raise MupError(f"Reading {path} requires {error.name}, which is not installed: pip install {error.name}.") from error
     except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
-        state = "it is damaged, cut short" if path.is_dir() or path.stat().st_size else "it is empty"
-        why = f"{state}, or no {path.suffix} of arrays"
+        state = "it is damaged, truncated" if path.is_dir() or path.stat().st_size else "it is empty"
+        why = f"{state}, or not a {path.suffix} file of arrays"
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
-            why = "it holds a model, its state or other objects of Python: take it out of the folder, or save only tensors"
+            why = "it contains a model, its state or other Python objects. Remove it from the folder, or save only tensors"
         reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # without the advice of other libraries
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error

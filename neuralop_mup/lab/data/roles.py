@@ -114,23 +114,23 @@ def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = No
 
 def _check_field(name: str, file: str, variable: Variable) -> None:
     role, _, key = name.partition(":")
-    what = f"{key} in {file} is no field, {variable.dtype} of shape {variable.shape}:"
+    what = f"{key} in {file} is {variable.dtype} of shape {variable.shape}"
     kind = variable.dtype.kind
     if kind not in "biuf":
         raise MupError(
-            f"{what} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
-            f"np.stack([u.real, u.imag], axis=1), or tensors for a complex model, {READY}."
+            f"{what}, but fields must be real-valued. Pass the real and imaginary parts of a complex field as two channels, "
+            f"np.stack([u.real, u.imag], axis=1), or pass tensors to a complex model with {READY}."
         )
     if variable.dtype.itemsize > 8:
-        raise MupError(f"{what} torch has at most float64: write {key}.astype('float64').")
+        raise MupError(f"{what}, but torch supports at most float64. Use {key}.astype('float64').")
     if not variable.size:
-        raise MupError(f"{what} it is empty; give samples, or leave out the file.")
+        raise MupError(f"{what}, so it is empty. Provide samples, or omit the file.")
     if role == "output" and kind != "f":
         values = np.unique(variable.isel({SAMPLE: slice(_CLASSES), TIME: 0}, missing_dims="ignore").values)
         if len(values) <= _CLASSES:
             raise MupError(
-                f"{key} in {file} holds the whole numbers {', '.join(map(str, values))}: they look like classes, and an "
-                f"output is real numbers; where they are such write them so, {key}.astype('float32')."
+                f"{key} in {file} contains only the integers {', '.join(map(str, values))}, which look like classes, but an "
+                f"output must be real-valued. If these values are real numbers, pass {key}.astype('float32')."
             )
 
 
@@ -143,9 +143,10 @@ def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
             is_known = dim in outputs or dim == SAMPLE or is_channel(dim)
             if points != sizes[dim] or not is_known:
                 raise MupError(
-                    f"{file} holds {held}, with {points} and {sizes[dim] if is_known else 1} along {dim}: input and output "
-                    "need one grid, as many samples and the same times; an axis of frames that are all input is a channel's."
+                    f"{file} contains {held}, with sizes {points} and {sizes[dim] if is_known else 1} along {dim}. Input "
+                    "and output must have the same grid, number of samples and times. If all frames along an axis are "
+                    "input, name that axis channel."
                 )
     grid = [points for dim, points in sizes.items() if is_space(dim)]
     if not 1 <= len(grid) <= 3 or min(grid) < LEAST:
-        raise MupError(f"{file} holds {held}: the grid needs one to three axes with {LEAST} points or more on each.")
+        raise MupError(f"{file} contains {held}. The grid must have one to three axes with at least {LEAST} points each.")
