@@ -214,9 +214,7 @@ def write_report(
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
-    chosen = (
-        f"The best values minimize the mean of the {_score(results)} over seeds. ± is the standard deviation over seeds."
-    )
+    chosen = f"The best values minimize the mean of the {_score(results)} over seeds. ± is its standard deviation."
     failed = [
         [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
         for r in results.records
