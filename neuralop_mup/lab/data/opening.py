@@ -21,8 +21,8 @@ from neuralop_mup.lab.data.windows import WindowReader
 if TYPE_CHECKING:
     from neuralop_mup.lab.data.own import OwnData
 
-_LEAST = 10  # samples
-_PIECES = 10  # of a trajectory, if there are too few trajectories for train, val and test
+_LEAST = 10  # minimum number of samples
+_PIECES = 10  # number of pieces per trajectory if there are too few trajectories for train, val and test
 
 
 def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
@@ -114,7 +114,7 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
     spaces, own = spaces_of(first), spaces_of(data)
     files = f"{data.attrs['file']} and {first.attrs['file']}"
     if len(own) != len(spaces):
-        return data  # _check_alike compares the number of axes
+        return data  # _check_alike raises an error for a different number of axes
     if set(own) != set(spaces):
         words = [word for word in (SAMPLE, TIME) if word in first.sizes] + spaces
         raise MupError(
@@ -252,7 +252,7 @@ def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
     return order[np.sort(chosen[: own.n_train])]
 
 
-# Lines of the report
+# Report lines
 
 
 def describe(own: "OwnData") -> dict[str, str]:
