@@ -24,7 +24,7 @@ from neuralop_mup.lab.problems.base import Problem
 _ARRAYS = (torch.Tensor, np.ndarray)
 _PATHS = (str, Path)
 _FORMS = (
-    "pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
+    "Pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
     "loaders, data sets or arrays (x, y), or a function that returns one of these"
 )
 
@@ -156,7 +156,7 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
     if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a validation "
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}. {_FORMS}. Without validation data, a validation "
             "split can be taken only from files, arrays and data sets."
         )
     order = draw(len(whole), OwnData.split, parts, shuffle=True)

@@ -62,7 +62,7 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
     ranges = crop or {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
         raise MupError(
-            f"every or crop names the axis {wrong[0]!r}, but {data.attrs['file']} has the axes {', '.join(data.dims)}."
+            f"Unknown axis {wrong[0]!r} in every or crop. The axes of {data.attrs['file']} are {', '.join(data.dims)}."
         )
     for dim, ends in ranges.items():
         if not all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends):
@@ -198,7 +198,8 @@ def _check_steps(own: "OwnData") -> None:
     if TIME not in first.sizes:
         if own.time_step is not None or own.history + own.rollout > 2:
             raise MupError(
-                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none."
+                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none. Omit "
+                "these options."
             )
         return
     if own.time_step is None and not first.attrs["format"]:
@@ -247,7 +248,9 @@ def _step_of(own: "OwnData", n_frames: int) -> int:
 
 def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
     if len(order) < own.n_train:
-        raise MupError(f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}.")
+        raise MupError(
+            f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}. Use a smaller number."
+        )
     chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
     return order[np.sort(chosen[: own.n_train])]
 
