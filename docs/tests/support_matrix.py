@@ -68,7 +68,7 @@ HEAD = f"""\
 
 **Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
 keep their size. A footnote explains each slope beyond ±0.3. Sizes are small and seeds few. \
-[Larger sizes](learning_rate.md#the-size-of-updates) are elsewhere. This measures one model:
+This measures one model:
 
 ```python
 import torch

@@ -16,9 +16,9 @@ from xarray.core import indexing
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
-_FEW = 256  # numbers: with fewer than these between two steps, reading everything is faster than reading in steps
+_FEW = 256  # number of values between two steps below which reading everything is faster than reading each step
 
-#: Axes with a meaning; every other axis belongs to the grid or, with this prefix, to the channels of one array.
+#: Axes with a meaning. Every other axis belongs to the grid or, if its name starts with "channel:", to one array's channels.
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 
 _USUAL = {
@@ -26,7 +26,7 @@ _USUAL = {
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
     **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
-    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # of the atmosphere
+    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }
 _COORDINATE = re.compile(
     r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I
@@ -127,7 +127,7 @@ class Stored(BackendArray):
         try:
             with reading():
                 values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
-        except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
+        except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
             reason = f"{type(error).__name__}: {error}"
             raise MupError(
                 f"Cannot read {self.key} from {self.path} ({reason}). The file may be damaged; write or copy it again."
@@ -141,7 +141,7 @@ class Stored(BackendArray):
             OPEN.files[place] = self.opener(self.path)
         array = OPEN.files[place][self.key]
         shape = tuple(array.shape)[::-1] if self.reversed else tuple(array.shape)
-        # xarray would cast another type without a message, and complex numbers to their real parts.
+        # xarray would silently cast a different dtype, and would cast complex numbers to their real parts.
         if (shape, np.dtype(array.dtype)) != (self.shape, self.dtype):
             raise ValueError(
                 f"the array has dtype {array.dtype} and shape {shape}, but had dtype {self.dtype} and shape {self.shape} "

@@ -24,10 +24,10 @@ from neuralop_mup.lab.data.arrays import (
 )
 from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
-_SHOWN = 12  # arrays of a file in a message
-_MOST_CHANNELS = 16  # an axis without a name may be channels only up to this length
-_OFFERED = 5  # readings in a message
-_MANY = 10  # files of equal shapes that may be one sample each
+_SHOWN = 12  # maximum number of a file's arrays in a message
+_MOST_CHANNELS = 16  # maximum length at which an unnamed axis may be the channel axis
+_OFFERED = 5  # maximum number of interpretations in a message
+_MANY = 10  # minimum number of files with equal shapes for which each may be one sample
 
 Words = tuple[str, ...]
 
@@ -69,7 +69,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     fields: dict[str, Variable] = {}
     in_time = any(TIME in words[key] for key in outputs)
     for key in inputs:
-        if not (in_time and key in outputs):  # their earlier frames are the input anyway
+        if not (in_time and key in outputs):  # earlier frames of the output are already the input
             fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
         fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
@@ -100,7 +100,7 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
         for key in _split_keys(raw, x):
-            _array(raw, key)  # raises an error for a key that is not there
+            _array(raw, key)  # raises an error for an unknown key
         raise MupError(f"It is unclear which array is the input and which is the output. {_advice(raw, wide)}")
     return _split_keys(raw, x), _split_keys(raw, y)
 
@@ -204,7 +204,7 @@ def _said(variable: Variable, dims: Any) -> Words:
     if dims is None:
         return () if _is_unnamed(variable) else variable.dims
     words = tuple(dims.replace(",", " ").split() if isinstance(dims, str) else dims)
-    is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # of groups that are a sample each
+    is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # joined from one group per sample
     return (SAMPLE, *words) if is_joined else words
 
 
@@ -226,7 +226,7 @@ def _fitted(key: str, variable: Variable, said: Words) -> Words:
     return fitting[0]
 
 
-# The readings of axes without names that agree with all lengths
+# Interpretations of unnamed axes that agree with all lengths
 
 
 def _only_reading(
@@ -256,7 +256,7 @@ def _only_reading(
     in_time = len(outputs) == len(arrays) or read.get("time_step") is not None
     one_each = len(group) >= _MANY and all(len({data[key].shape for data in group if key in data}) == 1 for key in arrays)
     leads: list[Words] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
-    shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of one shape have the same axes
+    shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
     fitting: list[dict[str, Words]] = []
     agreeing: list[dict[str, Words]] = []
@@ -268,7 +268,7 @@ def _only_reading(
             if all(more in (0, word == TIME) for word, more in known.items()):
                 agreeing.append(words)
     found = agreeing or fitting
-    # Arrays that are joined are a channel each, and arrays of one shape with equal axes are fields without channels.
+    # Joined arrays each become one channel. Arrays of the same shape with axes of equal length are fields without channels.
     wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
     is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
     if (len(arrays) > 2 or is_cube) and not in_time and not one_each:
@@ -285,7 +285,7 @@ def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
     if n > 1 and variable.shape[0] == 1 and names[0] is None:
         yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
         if () in leads:
-            return  # one sample or one channel give the same data
+            return  # a single sample and a single channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
     if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]

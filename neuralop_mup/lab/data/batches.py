@@ -11,12 +11,12 @@ from torch.utils.data import Dataset
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import numpy_of
 
-SOME = 256  # samples that stand for all, for example in a spectrum,
-_MANY = 2**24  # or fewer, so that they are no more numbers than this
-_CHUNK = 64  # samples that are read at once in a pass over all,
-_MUCH = 2**23  # or fewer, likewise
-BLOCK = 2**20  # numbers of a block of pairs that follow each other in a file: 4 MB
-WINDOW = 2**25  # numbers of a window of blocks, which is read in one go: 128 MB
+SOME = 256  # maximum number of samples that represent the whole data set, for example in a spectrum
+_MANY = 2**24  # maximum number of values in these samples
+_CHUNK = 64  # maximum number of samples that are read at once in a pass over all samples
+_MUCH = 2**23  # maximum number of values in these samples
+BLOCK = 2**20  # number of values in a block of consecutive pairs in a file (4 MB)
+WINDOW = 2**25  # number of values in a window of blocks, which is read at once (128 MB)
 
 
 def chunks_of(*fields: Any) -> Iterator[range]:
@@ -111,7 +111,7 @@ def _batch(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, torch.Tens
 
 def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
     """Return the pairs with these indices. For several steps, the ``y`` of the first step comes first."""
-    if hasattr(x, "pairs"):  # they are in files, where one reading serves both
+    if hasattr(x, "pairs"):  # for pairs in files, a single read returns both fields
         return _batch(*x.pairs.read(numbers, (0, 1), steps), steps)
     ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
     return {"x": x[numbers], "y": y[ahead]}
@@ -177,7 +177,7 @@ def as_tensor(name: str, values: Any) -> torch.Tensor:
         return values.detach()
     try:
         values = np.asarray(numpy_of(values))
-    except ValueError as error:  # lists of different lengths
+    except ValueError as error:  # nested lists of different lengths
         raise MupError(f"{name} cannot be converted to an array: {error}") from None
     if values.dtype.kind not in "biufc" or values.dtype.itemsize > (16 if values.dtype.kind == "c" else 8):
         raise MupError(f"{name} must be an array with a dtype that torch supports, such as float64, but got {values.dtype}.")

@@ -61,7 +61,7 @@ def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | Non
     Splits may differ in resolution, so lengths are compared only between files with the same number of points.
     """
     points = [1 if dim == TIME else data.sizes[dim] for data in parts]
-    usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the distance in the first file of each resolution
+    usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the spacing in the first file of each resolution
     if None in gaps or np.allclose(gaps, [usual[n] for n in points], rtol=1e-3, atol=0):
         return list(parts)
     name = "time step" if dim == TIME else f"{dim} length"

@@ -12,17 +12,17 @@ import numpy as np
 
 from neuralop_mup.errors import MupError, nearest
 
-#: Suffixes of the files that :mod:`neuralop_mup.lab.data.readers` reads.
+#: File suffixes that :mod:`neuralop_mup.lab.data.readers` supports.
 SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".h5", ".hdf5", ".mat", ".nc", ".nc4", ".zarr")
-#: Words for a split, as a key or in the name of a file or folder.
+#: Words that identify a split, either as a key or in the name of a file or folder.
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 SPLITS = ("train", "val", "test")
-ONLY_KEY = "data"  # the key of an array that has no name
-_SHOWN = 12  # names in a message
+ONLY_KEY = "data"  # key of an array without a name
+_SHOWN = 12  # maximum number of names in a message
 _INPUT_WORDS = ("x", "in", "input", "inputs")
 _ROLE_WORD = re.compile(r"(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-z])", re.I)
 
@@ -173,10 +173,10 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
             f"The training data has {n} samples, but split = {tuple(split)} requires more for {', '.join(wanted)}. Use "
             "smaller splits or more data."
         )
-    # RandomState's numbers are the same in every version of NumPy.
+    # RandomState generates the same numbers in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
     ends = np.cumsum([0, *counts.values()])
-    # A file that is read batch by batch is read from its beginning to its end.
+    # Indices are sorted, so a file that is loaded batch by batch is read from beginning to end.
     return {name: np.sort(order[a:b]) for name, a, b in zip(counts, ends, ends[1:], strict=False)}
 
 

@@ -17,10 +17,10 @@ from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.files import SPLIT_WORDS
 from neuralop_mup.lab.data.roles import assemble, field, fields_of, grid_of
 
-_SCALARS = "scalars"  # attribute: the names of the parameters of the equation
-_PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # of PDEBench's files
+_SCALARS = "scalars"  # attribute with the names of the equation parameters
+_PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # equation parameters in PDEBench files
 
-#: Outputs, inputs and coordinates by their keys, with a word for each axis. The axis "one" has one point.
+#: Outputs, inputs and coordinates by key, with a name for each axis. The axis "one" has a single point.
 Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 
 
@@ -35,10 +35,10 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
         dims = {key: text.replace("one", CHANNEL) for key, text in words.items()}
         try:
             found = with_roles(data, {"x": "+".join(inputs), "y": "+".join(outputs), "dims": dims})
-        except MupError:  # the arrays do not fit on one grid
+        except MupError:  # the arrays do not share one grid
             continue
         if all(key in data.variables and axis in found.coords for key, axis in coords.items()):
-            least = len(grid_of(found)) + 1  # axes of a field that is constant in time
+            least = len(grid_of(found)) + 1  # number of axes of a field that is constant in time
             wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
             return found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])
     return None
@@ -72,7 +72,7 @@ def _the_well(data: Dataset) -> list[Dataset]:
     for name in attrs.get("scalars", {}).get("field_names", ()):
         own, values = data[f"scalars/{name}"].attrs, data[f"scalars/{name}"].values.ravel()
         if own["time_varying"]:
-            left.append(name)  # it may be a result of what is to be predicted
+            left.append(name)  # it may depend on the fields to predict
         else:
             scalars[name] = values if own["sample_varying"] else values[0]
     keys = {axis: f"dimensions/{axis}" for axis in (TIME, *spaces)}
@@ -161,11 +161,12 @@ def _first_fno(data: Dataset) -> list[Dataset]:
     found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else None
     if found is None:
         return []
-    # The initial state is the first frame's input already.
+    # The initial state is already the first frame of the input.
     return [found.drop_vars("input:a").assign_attrs(left=["a"]) if TIME in found.dims else found]
 
 
-#: Name → function from what a file holds to its fields, one Dataset for each split in the file; none for other files.
+#: Functions that extract the fields from a file's contents, by format name. Each returns one Dataset for each split in the
+#: file, or an empty list if the file has a different format.
 FORMATS: dict[str, Callable[[Dataset], list[Dataset]]] = {
     "The Well": _the_well,
     "PDEBench": _pdebench,

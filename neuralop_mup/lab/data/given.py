@@ -24,7 +24,7 @@ from neuralop_mup.lab.problems.base import Problem
 _ARRAYS = (torch.Tensor, np.ndarray)
 _PATHS = (str, Path)
 _FORMS = (
-    "pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
+    "Pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
     "loaders, data sets or arrays (x, y), or a function that returns one of these"
 )
 
@@ -122,10 +122,10 @@ def _parts(data: Any) -> dict[str, Any]:
     names = list(SPLITS[: len(data)])
     if len(data) == 2 and _all_are(data, _PATHS):
         (one, role), (other, other_role) = map(role_of, data)
-        if one == other and role != other_role:  # such as x.npy and y.npy: input and output, not two splits
+        if one == other and role != other_role:  # files such as x.npy and y.npy are input and output, not two splits
             return {"all": list(data)}
     if all(_all_are(part, _PATHS) for part in data):
-        # Files that are called test are never for validation.
+        # Files with "test" in their names are never used for validation.
         names = [word or name for word, name in zip(split_words(list(map(files_of, data))), names, strict=True)]
     if len(set(names)) < len(names):
         raise MupError(
@@ -156,7 +156,7 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
     if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a validation "
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}. {_FORMS}. Without validation data, a validation "
             "split can be taken only from files, arrays and data sets."
         )
     order = draw(len(whole), OwnData.split, parts, shuffle=True)
@@ -175,9 +175,9 @@ def _arrays(part: Any) -> dict[str, Any] | None:
     """Return arrays by key, including those of xarray, or None if the part is not an array form."""
     if isinstance(part, _ARRAYS):
         part = {ONLY_KEY: part}
-    elif hasattr(part, "data_vars"):  # a Dataset of xarray
+    elif hasattr(part, "data_vars"):  # an xarray Dataset
         part = {key: part[key] for key in part.variables}
-    elif hasattr(part, "coords"):  # a DataArray
+    elif hasattr(part, "coords"):  # an xarray DataArray
         part = {part.name or ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
         part = dict(zip("xy", part, strict=True))

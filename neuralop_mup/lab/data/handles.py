@@ -11,7 +11,7 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-GAP = 2**16  # bytes: reading a gap of this size takes less time than a second call
+GAP = 2**16  # size in bytes of a gap that is faster to read than to skip with a second call
 
 
 class _Open(threading.local):

@@ -66,7 +66,7 @@ def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
     if not len(parts) == len(found) == 2 or arrays.keys() != {"x", "y"} or any(len(held) != 1 for held in arrays.values()):
         return parts
     values = {role: next(iter(held.values())) for role, held in sorted(arrays.items())}
-    if max(each.ndim for each in values.values()) < 2:  # two coordinates are no fields
+    if max(each.ndim for each in values.values()) < 2:  # two coordinates are not fields
         return parts
     file = " and ".join(map(str, found))
     return [dataset_of({role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}, file)]

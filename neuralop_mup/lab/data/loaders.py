@@ -95,7 +95,7 @@ class Loaders(Splits):
                     stacklevel=2,
                 )
         brought = {} if self._processor is None else {"processor": self._processor}
-        # Samples of a data set are batched here, those of a loader are batches already.
+        # Samples from a data set are batched here, whereas those from a loader are already batched.
         batched = [name for name, part in self.parts.items() if not isinstance(part, Dataset)]
         return {**content, **brought, "batched": batched}
 

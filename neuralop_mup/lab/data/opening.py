@@ -21,8 +21,8 @@ from neuralop_mup.lab.data.windows import WindowReader
 if TYPE_CHECKING:
     from neuralop_mup.lab.data.own import OwnData
 
-_LEAST = 10  # samples
-_PIECES = 10  # of a trajectory, if there are too few trajectories for train, val and test
+_LEAST = 10  # minimum number of samples
+_PIECES = 10  # number of pieces per trajectory if there are too few trajectories for train, val and test
 
 
 def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
@@ -62,7 +62,7 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
     ranges = crop or {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
         raise MupError(
-            f"every or crop names the axis {wrong[0]!r}, but {data.attrs['file']} has the axes {', '.join(data.dims)}."
+            f"Unknown axis {wrong[0]!r} in every or crop. The axes of {data.attrs['file']} are {', '.join(data.dims)}."
         )
     for dim, ends in ranges.items():
         if not all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends):
@@ -114,7 +114,7 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
     spaces, own = spaces_of(first), spaces_of(data)
     files = f"{data.attrs['file']} and {first.attrs['file']}"
     if len(own) != len(spaces):
-        return data  # _check_alike compares the number of axes
+        return data  # _check_alike raises an error for a different number of axes
     if set(own) != set(spaces):
         words = [word for word in (SAMPLE, TIME) if word in first.sizes] + spaces
         raise MupError(
@@ -198,7 +198,8 @@ def _check_steps(own: "OwnData") -> None:
     if TIME not in first.sizes:
         if own.time_step is not None or own.history + own.rollout > 2:
             raise MupError(
-                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none."
+                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none. Omit "
+                "these options."
             )
         return
     if own.time_step is None and not first.attrs["format"]:
@@ -247,12 +248,14 @@ def _step_of(own: "OwnData", n_frames: int) -> int:
 
 def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
     if len(order) < own.n_train:
-        raise MupError(f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}.")
+        raise MupError(
+            f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}. Use a smaller number."
+        )
     chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
     return order[np.sort(chosen[: own.n_train])]
 
 
-# Lines of the report
+# Report lines
 
 
 def describe(own: "OwnData") -> dict[str, str]:

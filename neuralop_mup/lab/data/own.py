@@ -52,13 +52,13 @@ def _is_split(split: Any) -> bool:
 
 
 def _is_one_of(*known: Any) -> tuple[Callable[[Any], bool], str]:
-    types = [(type(choice), choice) for choice in known]  # 1 is not True
+    types = [(type(choice), choice) for choice in known]  # compare types, since 1 == True
     return lambda value: (type(value), value) in types, " or ".join(map(repr, known))
 
 
 _KEY = _is_text, "a key given as a string, or several keys joined by a plus sign, such as 'u+v'"
 _COUNT = _is_count, "a positive integer"
-#: Option → whether a value is possible, and what it must be.
+#: For each option, a function that checks its value and a description of valid values.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "x": _KEY,
     "y": _KEY,
@@ -90,7 +90,7 @@ def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Return each file once, even if links give it several names. Raise MupError for a file in two splits."""
     found: dict[tuple[int, int], tuple[str, str]] = {}
     for split, file in [(split, file) for split, part in files.items() for file in sorted(part, key=os.path.islink)]:
-        entry = os.stat(file)  # a file has one number under all its names and links
+        entry = os.stat(file)  # all names and links of a file have the same inode number
         if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
             raise MupError(f"{file} is assigned to two splits. Pass different files for each split, or only a single file.")
     kept = {file for _, file in found.values()}
@@ -188,7 +188,7 @@ class OwnData:
     nan: str = "error"
     in_memory: float = 2.0
     arrays: Any = field(default=None, compare=False, repr=False)
-    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
+    stamps: tuple = field(default=(), compare=False)  # size and modification time of the files when first inspected
 
     name: ClassVar[str] = "data"
 
@@ -216,7 +216,7 @@ class OwnData:
 
     def _stamped(self) -> tuple:
         mapped = [a.path for part in (self.arrays or {}).values() for a in part.values() if hasattr(a, "opener")]
-        # A zarr file is a folder.
+        # A zarr file is a folder, so its inner files are included.
         every = [inner for file in (*self._all, *mapped) for inner in (Path(file), *Path(file).rglob("*"))]
         return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
 
@@ -225,7 +225,7 @@ class OwnData:
         """Name of the data in reports: the name of its file, if there is one."""
         return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the given data"
 
-    # What it holds
+    # Contents
 
     @cached_property
     def sources(self) -> dict[str, list[Any]]:
@@ -249,7 +249,7 @@ class OwnData:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # omit cached data
 
     @property
     def grid_shape(self) -> tuple[int, ...]:

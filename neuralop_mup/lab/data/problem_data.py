@@ -66,7 +66,7 @@ class Splits:
         for name, batches in self._epochs():
             try:
                 seen[name] = _check(name, batches, relative)
-            finally:  # an epoch of a loader holds torch's random state until it ends
+            finally:  # closing the epoch of a loader restores torch's random state
                 getattr(batches, "close", lambda: None)()
         _warn_of_shared(seen)
 
@@ -164,7 +164,7 @@ class ProblemData(Splits):
                 made[name] = BlockLoader(pairs, int(batch_size), drawn)
                 continue
             samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
-            # A whole batch is one indexing, where torch's default would collate sample by sample.
+            # A whole batch is fetched with one indexing operation, whereas torch's default would collate sample by sample.
             batches = BatchSampler(samples, int(batch_size), drop_last=False)
             made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
         if self.masked:
@@ -212,7 +212,7 @@ class ProblemData(Splits):
             for name in ("mean", "std"):
                 getattr(found, name)[:, :frames] = torch.cat([getattr(given, name)] * self.history, dim=1)
         if self.masked:
-            last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the mask stays 0 and 1
+            last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the values 0 and 1 of the mask are not normalized
             found.mean, found.std = nn.functional.pad(found.mean, last), nn.functional.pad(found.std, last, value=1.0)
         return DefaultDataProcessor(found, given)
 
@@ -273,7 +273,7 @@ class ProblemData(Splits):
 
     def fingerprint_content(self) -> dict[str, Any]:
         """Return the content of every split, the sizes of blocks, and the steps of a rollout."""
-        # The last entry belonged to an option that no longer exists; without it, finished runs would not be found again.
+        # The last entry belonged to an option that no longer exists. Without it, finished runs could not be found again.
         more: dict[str, Any] = {"rollout": (self.rollout, self.history, False)} if self.rollout > 1 else {}
         if hasattr(self.train[0], "pairs"):
             more["blocks"] = (BLOCK, WINDOW)
@@ -311,7 +311,7 @@ def check_single(name: str, values: torch.Tensor) -> None:
 
 def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> None:
     """Raise MupError if a sample contains values that are not finite. ``numbers`` are the sample indices for the message."""
-    if torch.isfinite(values.sum()):  # which is quick; a sum may be too large
+    if torch.isfinite(values.sum()):  # a fast check; the sum of finite values may overflow, so it is not conclusive
         return
     bad = ~torch.isfinite(values).flatten(1).all(1)
     if bad.any():
@@ -385,7 +385,7 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         for numbers in chunks_of(values):
             part = values[numbers]
             wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
-            # About a large mean squares have no digits left.
+            # Values are shifted by a mean, since a mean square loses all significant digits if the mean is large.
             known = torch.isfinite(wide)
             if shift is None:
                 shift = wide.mean(1, keepdim=True) if known.all() else wide.nanmean(1, keepdim=True).nan_to_num()
@@ -400,5 +400,5 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         )
     std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    # The default eps, 1e-7 on top of the deviation, is meant for fields of about 1.
+    # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)

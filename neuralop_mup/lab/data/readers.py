@@ -38,8 +38,8 @@ from neuralop_mup.lab.data.arrays import (
 from neuralop_mup.lab.data.files import ONLY_KEY
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
-_MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint
-_SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references do not pickle
+_MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys in a checkpoint
+_SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references cannot be pickled
 _PACKED_ATTRS = ("scale_factor", "add_offset")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
@@ -81,7 +81,7 @@ def _read_npz(path: Path) -> list[Dataset]:
                 shape, in_columns, dtype = _header(path, key, member)
                 start = member.tell()
             if info.compress_type == zipfile.ZIP_STORED:
-                file.seek(info.header_offset + 26)  # lengths of name and extra field, which stand before the array
+                file.seek(info.header_offset + 26)  # lengths of the name and the extra field, which precede the array
                 start += sum(struct.unpack("<HH", file.read(4))) + info.header_offset + 30
                 found[key] = flat_array(path, key, start, shape, in_columns, dtype)
             else:
@@ -216,7 +216,7 @@ def _read_hdf5(path: Path) -> list[Dataset]:
         attrs[""] = _plain(file.attrs)
         entries = dict(_entries(path, "", file))
         groups = _sample_groups(list(entries))
-        distinct = {entry: group for group, entry in entries.items() if group in groups}  # a link is no further sample
+        distinct = {entry: group for group, entry in entries.items() if group in groups}  # a link does not add a sample
         for key, entry in entries.items():
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
@@ -299,8 +299,8 @@ def _read_zarr(path: Path) -> list[Dataset]:
         is_named = bool(names) and all(names)
         dims = [f"{group}/{name}".strip("/") for name in names] if is_named else unnamed_dims(key, array.ndim)
         if array.fill_value and any(name in attrs for name in _PACKED_ATTRS):
-            attrs["_FillValue"] = array.fill_value  # zarr 2 has it here; elsewhere it stands for chunks that are absent
-        if isinstance(attrs.get("_FillValue"), str):  # as xarray writes real numbers
+            attrs["_FillValue"] = array.fill_value  # zarr 2 stores it here; otherwise it is the value of missing chunks
+        if isinstance(attrs.get("_FillValue"), str):  # xarray encodes floats like this
             attrs["_FillValue"] = float(np.frombuffer(base64.b64decode(attrs["_FillValue"]), "<f8")[0])
         found[key] = lazy(Stored(_zarr, path, key, array.shape, array.dtype, chunks=array.chunks), dims, attrs)
     if not found:
@@ -308,7 +308,7 @@ def _read_zarr(path: Path) -> list[Dataset]:
     return [Dataset(_decoded(found), attrs={"file": str(path)})]
 
 
-#: Suffix → function from a path to what the file holds: one Dataset, or several where lengths differ.
+#: Functions that read a file, by suffix. Each returns a list with one Dataset, or several if lengths differ.
 READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
@@ -356,10 +356,10 @@ def read_file(path: str | Path) -> list[Dataset]:
         raise
     except ImportError as error:
         raise MupError(f"Reading {path} requires {error.name}, which is not installed: pip install {error.name}.") from error
-    except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
+    except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
         state = "it is damaged, truncated" if path.is_dir() or path.stat().st_size else "it is empty"
         why = f"{state}, or not a {path.suffix} file of arrays"
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
             why = "it contains a model, its state or other Python objects. Remove it from the folder, or save only tensors"
-        reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # without the advice of other libraries
+        reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # omit advice from other libraries
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error

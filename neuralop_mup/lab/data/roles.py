@@ -11,11 +11,11 @@ from xarray import Dataset, Variable
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_channel, is_space, lazy
 
-LEAST = 4  # points on an axis of a grid
-#: What to pass where no rule for fields on one grid holds: tensors of the form (n, channels, *grid).
+LEAST = 4  # minimum number of points along a grid axis
+#: Suggested alternative for data that cannot be read as fields on one grid: tensors of the form (n, channels, *grid).
 READY = "ProblemData(train=(x, y), val=(x_val, y_val)) of neuralop_mup.lab.problems"
-_CLASSES = 16  # so few whole numbers look like names of classes
-_LABELS = "neuralop_mup: names of channels"  # a private attribute, because a field in a file may have "labels"
+_CLASSES = 16  # an output with at most this many distinct integers looks like class labels
+_LABELS = "neuralop_mup: names of channels"  # private name, since a field in a file may have "labels"
 
 Variables = Mapping[str, Variable]
 

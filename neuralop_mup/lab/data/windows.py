@@ -15,7 +15,7 @@ from neuralop_mup.lab.data.problem_data import check_finite
 from neuralop_mup.lab.data.roles import fields_of, grid_of, spaces_of
 
 _ROLES = ("input", "output")
-_MOST = 2**23  # bytes that are read at once, unless the file stores larger pieces
+_MOST = 2**23  # maximum number of bytes that are read at once, unless the chunks of the file are larger
 
 
 class RowReader:
@@ -67,7 +67,7 @@ class RowReader:
         """
         size = math.prod(self.shape) * self.dtype.itemsize
         ends = np.diff(rows) > 1 + GAP // size
-        starts = np.flatnonzero(np.diff(samples)) + 1  # places of the first row of each further sample
+        starts = np.flatnonzero(np.diff(samples)) + 1  # position of the first row of each sample except the first
         first, last = times[np.append(0, starts)], times[np.append(starts, len(rows)) - 1]
         is_joint = self.n_times * size <= GAP or self.chunk[0] > 1
         ends[starts - 1] |= (np.diff(first) != 0) | (np.diff(last) != 0) | (not is_joint)
@@ -89,7 +89,7 @@ class RowReader:
 
 def _chunk_of(variable: Variable) -> tuple[int, int]:
     """Return the number of samples and times in one chunk of the file."""
-    array = getattr(variable._data, "array", None)  # xarray has no public way to the array behind a lazy variable
+    array = getattr(variable._data, "array", None)  # xarray has no public access to the array of a lazy variable
     sizes = dict(zip(variable.dims, getattr(array, "chunks", ()), strict=False))
     return sizes.get(SAMPLE, 1), sizes.get(TIME, 1)
 
@@ -133,12 +133,12 @@ class WindowReader:
         times = np.array([reader.n_times for reader in self.readers["output"]])
         counts = np.array([data.sizes.get(SAMPLE, 1) for data in parts])
         ends = np.cumsum(counts)
-        owner = np.searchsorted(ends, samples, "right")  # the part of each sample
-        self.offsets = np.cumsum([0, *(counts * times)])  # the first row of each part
+        owner = np.searchsorted(ends, samples, "right")  # index of the part that contains each sample
+        self.offsets = np.cumsum([0, *(counts * times)])  # index of the first row of each part
         first = self.offsets[owner] + (samples - (ends - counts)[owner]) * times[owner]
         self.lengths = times[owner] - history
         places = np.arange(self.lengths.sum()) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        self.starts = np.repeat(first, self.lengths) + places  # the row of the first frame of each pair
+        self.starts = np.repeat(first, self.lengths) + places  # row of the first frame of each pair
         beside, own = (self.readers[role][0] for role in _ROLES)
         self.chunk = math.prod(own.chunk)
         channels = (beside.shape[0] + history * own.shape[0], own.shape[0])
@@ -159,7 +159,7 @@ class WindowReader:
         ``rooms`` is a dict of buffers, empty at first. The next call reuses and overwrites them.
         """
         rows = self.starts[np.asarray(index, dtype=int), None] + np.arange(self.history + steps)
-        # Inputs need the frames before, outputs those after.
+        # Inputs use the frames of the history, and outputs use those that follow.
         wanted = rows[:, 0 if 0 in which else self.history : None if 1 in which else self.history]
         frames, places = self._read("output", wanted, rooms) if wanted.size else (torch.empty(0), torch.empty(0))
         inputs = [(frames, places[:, : self.history])] if self.history else []
