@@ -35,7 +35,7 @@ EXACT = ("identity", "mup", "output", "step", "deepcopy", "pickle")
 # The footnotes of slopes beyond ±0.3: mark and reason, in the order of the page. Where a slope over modes is steep it was
 # measured with `rule="none"` too, and a single seed's lowest and highest slope are what `coord_check` gives.
 NOTES = {
-    ("3d", "modes"): ("two-sizes", '`rule="none"` has the same slope. The slopes of single seeds range from −0.3 to +0.8.'),
+    ("3d", "modes"): ("two-sizes", '`rule="none"` has the same slope. Single seeds range from −0.3 to +0.8.'),
     ("legacy_cp", "modes"): (
         "shared-factors",
         "The mode rule is derived for independent blocks, and the modes of a factorized kernel share factors. "
@@ -43,13 +43,11 @@ NOTES = {
     ),
     ("uno_tucker", "modes"): (
         "factors-in-uno",
-        'With `rule="none"`, the slope is −0.32. The cause is not settled. '
-        "The slopes of single seeds range from −1.3 to +0.5.",
+        'With `rule="none"`, the slope is −0.32. The cause is not settled. Single seeds range from −1.3 to +0.5.',
     ),
     ("gino_ada_in", "modes"): (
         "graph-in",
-        '`rule="none"` has the same slope, and the first update is flat. '
-        "The slopes of single seeds range from −0.3 to +1.3.",
+        '`rule="none"` has the same slope, and the first update is flat. Single seeds range from −0.3 to +1.3.',
     ),
     ("gino_nonlinear", "width"): (
         "gno-readout",
@@ -63,7 +61,7 @@ NOTES = {
     ),
     ("codano_cls_token", "modes"): (
         "tokens",
-        'With `rule="none"`, the slope is +0.28. The slopes of single seeds range from −0.9 to +0.8.',
+        'With `rule="none"`, the slope is +0.28. Single seeds range from −0.9 to +0.8.',
     ),
 }
 
@@ -73,7 +71,7 @@ HEAD = f"""\
 
 **Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
 keep their size. A footnote explains each slope beyond ±0.3. The models are small, and only a few seeds were run. \
-We also measured [larger sizes](learning_rate.md#the-size-of-updates). The following code measures one model:
+We also measured [larger sizes](learning_rate.md#the-size-of-updates). This code measures one model:
 
 ```python
 import torch
