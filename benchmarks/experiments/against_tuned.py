@@ -130,12 +130,14 @@ class AgainstTuned:
 
         parts, others = [(share,) for share in self.shares], [(1.0, other) for other in self.others]
         yield from untuned(self.seeds[0], parts)
-        for name in self.fields:
-            yield from missing(records, (self.run(name, adam, self.seeds[0]) for adam in self.tuned(records, name)[1]))
+        best = {name: self.tuned(records, name) for name in self.fields}
+        for name, (_, left) in best.items():
+            yield from missing(records, (self.run(name, adam, self.seeds[0]) for adam in left))
+        if any(left for _, left in best.values()):
+            return
         yield from untuned(self.seeds[0], others)
         for seed in self.seeds[1:]:
-            best = {name: adam for name in self.fields if (adam := self.tuned(records, name)[0]) is not None}
-            yield from missing(records, (self.run(name, adam, seed) for name, adam in best.items()))
+            yield from missing(records, (self.run(name, adam, seed) for name, (adam, _) in best.items()))
             yield from untuned(seed, parts)
         for seed in self.seeds[1:]:
             yield from untuned(seed, others)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from xarray import Variable
+from xarray import Dataset, Variable
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
@@ -34,8 +34,11 @@ _COORDINATE = re.compile(
 
 
 def usual_word(name: str) -> str:
-    """Return the word for an axis: "sample", "time" or "channel" where its name has that meaning, else its own name."""
-    last = name.rpartition("/")[2]
+    """Return the word for an axis: "sample", "time" or "channel" where its name has that meaning, else its own name.
+
+    Names with a colon are those of arrays and their channels.
+    """
+    last = name.rpartition("/")[2].replace(":", "_")
     return _USUAL.get(last.lower(), last)
 
 
@@ -200,3 +203,38 @@ def unnamed_dims(key: str, n_axes: int) -> list[str]:
 def is_unnamed(dim: str) -> bool:
     """Return whether a name of an axis was made up, here or by NetCDF."""
     return "#" in dim or dim.removeprefix("phony_").removeprefix("dim_").isdigit()
+
+
+def join_variables(parts: Sequence[Variable], dim: str = SAMPLE) -> Variable:
+    """Return variables of one shape as one, with a new axis in front."""
+    return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
+
+
+def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Dataset:
+    """Return arrays, tensors or variables by their keys as a Dataset.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array, tensor or xarray variable
+        Axes without names get names that no other array has.
+    file : str
+        What messages call it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from neuralop_mup.lab.data.arrays import dataset_of
+    >>> dataset_of({"u": torch.zeros(40, 16)})["u"].shape
+    (40, 16)
+    """
+    made = {}
+    for key, values in arrays.items():
+        variable = getattr(values, "variable", values)
+        dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
+        made[key] = lazy(variable, dims)
+    try:
+        return Dataset(made, attrs={"file": file})
+    except ValueError as error:
+        raise MupError(
+            f"Arrays of {file} do not fit together: {error}. Cut the longer one, x.isel({{dim: slice(n)}})."
+        ) from None

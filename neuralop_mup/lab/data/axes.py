@@ -54,7 +54,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     --------
     >>> import numpy as np
     >>> from neuralop_mup.lab.data.axes import with_roles
-    >>> from neuralop_mup.lab.data.readers import dataset_of
+    >>> from neuralop_mup.lab.data.arrays import dataset_of
     >>> raw = dataset_of({"a": np.zeros((40, 16, 16)), "u": np.zeros((40, 11, 16, 16))})
     >>> data = with_roles(raw, {"x": "a", "y": "u", "dims": "sample time x y"})
     >>> dict(data.sizes)
@@ -210,13 +210,7 @@ def _said(variable: Variable, dims: Any) -> Words:
 
 def _fitted(key: str, variable: Variable, said: Words) -> Words:
     """Return the words for an array from those for all: it may have no time, no channels, or one number per sample."""
-    if wrong := [word for word in map(str, said) if ":" in word]:
-        words = " ".join(word.replace(":", "_") for word in map(str, said))
-        raise MupError(
-            f"{key} has an axis {wrong[0]!r}, and names with a colon are reserved for arrays. Give other words for the "
-            f"axes, {option(dims=words)}."
-        )
-    own = tuple(map(usual_word, said))
+    own = tuple(usual_word(str(word)) for word in said)
     ways = [tuple(word for word in own if word not in left) for left in ((), (TIME,), (CHANNEL,), (TIME, CHANNEL))]
     fitting = [way for way in (*ways, (SAMPLE,)) if len(way) == variable.ndim]
     if not fitting:

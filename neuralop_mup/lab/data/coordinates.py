@@ -59,21 +59,17 @@ def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | Non
 
     A split may have another resolution, so lengths are compared between files with the same number of points.
     """
-    known = [gap for gap in gaps if gap is not None]
     points = [1 if dim == TIME else data.sizes[dim] for data in parts]
-    usual: dict[int, float] = {}
-    for n, gap in zip(points, gaps, strict=True):
-        usual.setdefault(n, gap or 0.0)
-    differs = [abs(gap - usual[n]) > 1e-3 * abs(usual[n]) for n, gap in zip(points, known, strict=False)]
-    if len(known) < len(parts) or not any(differs):
+    usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the distance in the first file of each resolution
+    if None in gaps or np.allclose(gaps, [usual[n] for n in points], rtol=1e-3, atol=0):
         return list(parts)
     name = "time step" if dim == TIME else f"{dim} length"
-    values = [gap * (stride if dim == TIME else n) for gap, n in zip(known, points, strict=True)]
-    varying = {**parts[0].attrs.get("varying", {}), name: sorted(map(abs, set(values)))}
-    made = []
-    for data, value in zip(parts, values, strict=True):
-        made.append(data.assign({f"input:{name}": Variable((), np.float32(value))}).assign_attrs(varying=varying))
-    return made
+    values = [np.float32(gap * (stride if dim == TIME else n)) for gap, n in zip(gaps, points, strict=True)]
+    varying = {**parts[0].attrs.get("varying", {}), name: (np.abs(values).min(), np.abs(values).max())}
+    return [
+        data.assign({f"input:{name}": Variable((), value)}).assign_attrs(varying=varying)
+        for data, value in zip(parts, values, strict=True)
+    ]
 
 
 def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:

@@ -21,6 +21,7 @@ SPLIT_WORDS = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 SPLITS = ("train", "val", "test")
+ONLY_KEY = "data"  # the key of an array that has no name
 _SHOWN = 12  # names in a message
 _INPUT_WORDS = ("x", "in", "input", "inputs")
 _ROLE_WORD = re.compile(r"(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-z])", re.I)

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset, default_collate
 
 from neuralop_mup.errors import MupError, nearest
-from neuralop_mup.lab.data.files import SPLITS, by_split, draw, files_of, role_of, split_words
+from neuralop_mup.lab.data.files import ONLY_KEY, SPLITS, by_split, draw, files_of, role_of, split_words
 from neuralop_mup.lab.data.loaders import Loaders
 from neuralop_mup.lab.data.own import OwnData
 from neuralop_mup.lab.data.problem_data import ProblemData, Splits
@@ -23,7 +23,6 @@ from neuralop_mup.lab.problems.base import Problem
 
 _ARRAYS = (torch.Tensor, np.ndarray)
 _PATHS = (str, Path)
-_ONLY_KEY = "data"  # the name of an array that has none
 _FORMS = (
     "give the path of a file, arrays (x, y), a pair (train, val) or dict with 'train' and 'val' of files, loaders, data "
     "sets or (x, y) arrays, or a function that returns one of these"
@@ -168,11 +167,11 @@ def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
 def _arrays(part: Any) -> dict[str, Any] | None:
     """Return arrays by their keys, also those of xarray; None where the part is something else."""
     if isinstance(part, _ARRAYS):
-        part = {_ONLY_KEY: part}
+        part = {ONLY_KEY: part}
     elif hasattr(part, "data_vars"):  # a Dataset of xarray
         part = {key: part[key] for key in part.variables}
     elif hasattr(part, "coords"):  # a DataArray
-        part = {part.name or _ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
+        part = {part.name or ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
         part = dict(zip("xy", part, strict=True))
     if isinstance(part, Mapping) and part.keys() == {"x", "y"} and any(hasattr(v, "coords") for v in part.values()):
@@ -202,4 +201,4 @@ def _kept(values: Any) -> Any:
         return values
     from neuralop_mup.lab.data.arrays import flat_array
 
-    return flat_array(str(values.filename), _ONLY_KEY, values.offset, values.shape, False, values.dtype)
+    return flat_array(str(values.filename), ONLY_KEY, values.offset, values.shape, False, values.dtype)

@@ -12,9 +12,18 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import TIME, coordinate_word, is_coordinate, lazy, unnamed_dims, usual_word
+from neuralop_mup.lab.data.arrays import (
+    TIME,
+    coordinate_word,
+    dataset_of,
+    is_coordinate,
+    join_variables,
+    lazy,
+    unnamed_dims,
+    usual_word,
+)
 from neuralop_mup.lab.data.files import role_of
-from neuralop_mup.lab.data.readers import dataset_of, join_variables, read_file
+from neuralop_mup.lab.data.readers import read_file
 
 
 def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) -> list[Dataset]:
@@ -65,30 +74,35 @@ def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
     """Join files of one or more time steps each, in the order of their times or of the numbers in their names."""
-    if several := [path for path, parts in found.items() if len(parts) > 1]:
+    steps = [
+        (path, place, step)
+        for path, parts in found.items()
+        for part in parts
+        for place, step in enumerate(_steps_of(path, part))
+    ]
+    texts = [re.findall(r"\d+(?:\.\d+)?(?:e[-+]\d+)?", path.stem) for path, *_ in steps]
+    times = _times_of([step for *_, step in steps])
+    keys: Sequence[Any] = times or [(*map(float, own), step[1]) for own, step in zip(texts, steps, strict=True)]
+    order = sorted(range(len(steps)), key=keys.__getitem__)
+    unclear = [(a, b) for a, b in pairwise(order) if keys[a] == keys[b] or (not times and len(keys[a]) != len(keys[b]))]
+    if not times and not _are_decimals(texts):
+        unclear.append((order[0], order[-1]))
+    if unclear:
+        one, other = unclear[0]
         raise MupError(
-            f"{several[0]} holds {len(found[several[0]])} samples of different lengths or coordinates, so that the files of "
-            f"{folder} are not the steps of one trajectory: leave out join='time'."
+            f"{steps[one][0]} and {steps[other][0]}, at {keys[one]} and {keys[other]}, are steps without a clear order: "
+            f"write the time of each step into its file, or number the names, such as u_0007. Keep other files outside "
+            f"{folder}, or leave out join='time'."
         )
-    steps = [(path, step) for path, (whole,) in found.items() for step in _steps_of(path, whole)]
-    times = _times_of([step for _, step in steps])
-    keys: Sequence[Any] = times or _numbers_of(folder, list(found), [path for path, _ in steps])
-    order = sorted(range(len(steps)), key=lambda place: keys[place])
-    if same := [(a, b) for a, b in pairwise(order) if times and times[a] == times[b]]:
-        one, other = (steps[place][0] for place in same[0])
-        raise MupError(
-            f"{other} and {one} hold the same time, {times[same[0][0]]:g}, so that the order of the steps in {folder} is "
-            "unclear: write other times, or take one of the two out of the folder."
-        )
-    (first_path, first), *_ = ordered = [steps[place] for place in order]
+    (first_path, _, first), *_ = ordered = [steps[place] for place in order]
     fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]
-    shapes = [{key: step[key].shape for key in fields if key in step} for _, step in ordered]
-    if wrong := [path for (path, _), shape in zip(ordered, shapes, strict=True) if shape != shapes[0]]:
+    shapes = [{key: step[key].shape for key in fields if key in step} for *_, step in ordered]
+    if wrong := [path for (path, *_), shape in zip(ordered, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(
             f"{wrong[0]} holds other arrays or shapes than {first_path}, so that the files of {folder} are not the steps of "
             "one trajectory: leave out join='time', or take the file out of the folder."
         )
-    made = {key: join_variables([step[key].variable for _, step in ordered], TIME) for key in fields}
+    made = {key: join_variables([step[key].variable for *_, step in ordered], TIME) for key in fields}
     made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
     at = {TIME: (TIME, [times[place] for place in order])} if times else {}
     return Dataset({**made, **at}, attrs={"file": str(folder)})
@@ -129,19 +143,7 @@ def _times_of(steps: Sequence[Dataset]) -> list[float]:
     return []
 
 
-def _numbers_of(folder: Path, files: Sequence[Path], paths: Sequence[Path]) -> list[tuple[float, ...]]:
-    """Return the numbers in the name of the file of each step; raise MupError unless they give the files an order."""
-    texts = {path: re.findall(r"\d+(?:\.\d+)?(?:e[-+]\d+)?", path.stem) for path in files}
-    numbers = {path: tuple(map(float, own)) for path, own in texts.items()}
-    several = [path for path in files if len(numbers[path]) != len(numbers[files[0]])]
-    places: dict[tuple[float, ...], Path] = {}
-    several += [path for path in files if places.setdefault(numbers[path], path) != path]
-    # Names such as run1.9 and run1.10 are no decimal numbers.
-    digits_after = {len(text.partition(".")[2]) for own in texts.values() for text in own if "." in text}
-    padded = [path for path, own in texts.items() if any(re.search(r"\.\d+0$", text) for text in own)]
-    if several or (len(digits_after) > 1 and padded):
-        raise MupError(
-            f"The names {files[0].name} and {(several or padded)[0].name} do not give the order of the steps in {folder}, "
-            "and the files hold no times: number the steps, such as u_0007, and keep other files elsewhere."
-        )
-    return [numbers[path] for path in paths]
+def _are_decimals(texts: Sequence[Sequence[str]]) -> bool:
+    """Return whether numbers with a point are decimal numbers; those of names such as run1.9 and run1.10 are not."""
+    digits = {text.partition(".")[2] for own in texts for text in own if "." in text}
+    return len(set(map(len, digits))) < 2 or not any(re.search(r"\d0$", after) for after in digits)

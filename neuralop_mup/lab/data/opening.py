@@ -1,7 +1,7 @@
 """From files or arrays to Datasets with input and output, and from these to the pairs of each split."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +9,12 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_unnamed
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, dataset_of, is_unnamed
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
-from neuralop_mup.lab.data.files import SPLIT_WORDS, SPLITS, by_split, draw
+from neuralop_mup.lab.data.files import ONLY_KEY, SPLIT_WORDS, SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.joining import read_files
-from neuralop_mup.lab.data.readers import ONLY_KEY, dataset_of
 from neuralop_mup.lab.data.roles import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of
 from neuralop_mup.lab.data.windows import WindowReader
 
@@ -50,7 +49,10 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     selected = [select(_in_order_of(every[0], data), own.every, own.crop) for data in every]
     checked = iter(check_coordinates(selected, own.uneven, own.time_step))
     made = {split: [next(checked) for _ in group] for split, group in found.items()}
-    _check_alike(made)
+    for group in made.values():
+        for data in group:
+            _check_alike(data, next(iter(made.values()))[0], _channels_of)
+            _check_alike(data, group[0], grid_of)
     return made
 
 
@@ -117,15 +119,11 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
     return data.assign_attrs(spaces=spaces)
 
 
-def _check_alike(found: Mapping[str, Sequence[Dataset]]) -> None:
-    """Raise MupError where channels, axes or, within a split, grids differ between files."""
-    first = next(iter(found.values()))[0]
-    for group in found.values():
-        for data in group:
-            for other, what in ((first, _channels_of), (group[0], grid_of)):
-                if what(data) != what(other):
-                    held = f"{data.attrs['file']} holds {_held(data)}, but {other.attrs['file']} {_held(other)}"
-                    raise MupError(f"{held}: files that are joined must agree.")
+def _check_alike(data: Dataset, other: Dataset, what: Callable[[Dataset], tuple]) -> None:
+    """Raise MupError where files that are joined differ: in channels and axes, or within a split in the grid."""
+    if what(data) != what(other):
+        held = f"{data.attrs['file']} holds {_held(data)}, but {other.attrs['file']} {_held(other)}"
+        raise MupError(f"{held}: files that are joined must agree.")
 
 
 def _channels_of(data: Dataset) -> tuple:
@@ -224,10 +222,7 @@ def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
     """Return trajectories with frames that are a step of the model apart, without those that are too short."""
     if TIME not in group[0].sizes:
         return list(group)
-    made = []
-    for data in group:
-        step = max(1, data.sizes[TIME] - 1) if own.time_step == "last" else int(own.time_step or 1)
-        made.append(data.isel(time=slice(None, None, step)))
+    made = [data.isel(time=slice(None, None, _step_of(own, data.sizes[TIME]))) for data in group]
     long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
     if not long_enough:
         raise MupError(
@@ -236,6 +231,11 @@ def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
             f"Where each file is a time step, {option(join='time')}."
         )
     return long_enough
+
+
+def _step_of(own: "OwnData", n_frames: int) -> int:
+    """Return the number of frames from the last frame of an input to its output."""
+    return max(1, n_frames - 1) if own.time_step == "last" else int(own.time_step or 1)
 
 
 def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
@@ -255,32 +255,31 @@ def describe(own: "OwnData") -> dict[str, str]:
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
     found = {"read as": f"{channels}; {counts}", "format": first.attrs["format"]}
     found |= {role: described(first, role) for role in ("input", "output")}
-    if train.history:
-        found["time"] = _time_text(own, train)
-    if own.rollout > 1:
-        found["training"] = f"over {own.rollout} steps"
-    for name, each in first.attrs.get("varying", {}).items():
-        found[name] = f"differs between files, from {each[0]:g} to {each[-1]:g}, and is a constant channel of the input"
-    if own.nan == "mask":
-        found["nan"] = "filled with the mean and left out of losses; the last channel of the input is a mask"
+    found["time"] = _time_text(own, train) if train.history else ""
+    found["training"] = f"over {own.rollout} steps" * (own.rollout > 1)
+    for name, (least, most) in first.attrs.get("varying", {}).items():
+        found[name] = f"differs between files, from {least:g} to {most:g}, and is a constant channel of the input"
+    found["nan"] = "filled with the mean and left out of losses; the last channel of the input is a mask" * (
+        own.nan == "mask"
+    )
     found["splits"] = _split_text(own)
     return {name: text for name, text in found.items() if text}
 
 
 def _time_text(own: "OwnData", train: WindowReader) -> str:
-    every = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(n_samples([data]))]
-    step = max(every) - 1 if own.time_step == "last" else int(own.time_step or 1)
+    frames = [data.sizes[TIME] for group in own.sources.values() for data in group for _ in range(n_samples([data]))]
+    step = _step_of(own, max(frames))
+    window = step * (own.history + own.rollout - 1) + 1
+    short = sum(n < window for n in frames) if own.time_step != "last" else 0
     before = ", ".join(str(step * number) for number in range(own.history))
     pairs = "–".join(map(str, sorted({train.lengths.min(), train.lengths.max()})))
-    found = [f"frames {before} → {step * own.history} of {max(every)} and so on, {pairs} pairs"]
+    text = f"frames {before} → {step * own.history} of {max(frames)} and so on, {pairs} pairs"
     if is_cut(own):
-        found.append(f"in each of {_PIECES} pieces, the last for validation and test")
-    if min(every) < max(every):
-        window = step * (own.history + own.rollout - 1) + 1
-        short = sum(n < window for n in every) if own.time_step != "last" else 0
-        found.append(f"trajectories have {min(every)} to {max(every)} frames")
-        found.append(f"{short} of {len(every)} trajectories are shorter than a window and left out")
-    return "; ".join(found)
+        text += f"; in each of {_PIECES} pieces, the last for validation and test"
+    if min(frames) < max(frames):
+        text += f"; trajectories have {min(frames)} to {max(frames)} frames"
+        text += f"; {short} of {len(frames)} trajectories are shorter than a window and left out"
+    return text
 
 
 def _split_text(own: "OwnData") -> str:
@@ -291,7 +290,8 @@ def _split_text(own: "OwnData") -> str:
         found.append(f"{split} from {names}, on {_by(grid_of(group[0]))} points")
     if "all" in own.sources:
         drawn = ", ".join(split for split in own.parts if split not in known)
-        how = f"drawn at random, the same in every run; {option(shuffle=False)} takes them in file order"
-        is_drawn = own.shuffle and not is_cut(own)
-        found.append(f"{drawn} from {'the others' if found else 'all'} {how if is_drawn else 'in file order'}")
+        how = "in file order"
+        if own.shuffle and not is_cut(own):
+            how = f"drawn at random, the same in every run; {option(shuffle=False)} takes them in file order"
+        found.append(f"{drawn} from {'the others' if found else 'all'} {how}")
     return "; ".join(found)

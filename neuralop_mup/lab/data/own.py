@@ -320,8 +320,7 @@ class OwnData:
             pairs = {split: part.whole() for split, part in self.parts.items()}
             self.check_unchanged()
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
-        each = {split: own[0] if len(set(own)) == 1 else own for split, own in lengths.items()}
-        usual = each.get("train", 0) if isinstance(each.get("train", 0), int) else 0
+        usual = {n for own in lengths.values() for n in own}
+        same = {"trajectory": usual.pop()} if len(usual) == 1 else {"lengths": lengths}
         steps = {"history": self.history, "rollout": self.rollout}
-        others = {split: own for split, own in each.items() if own != usual}
-        return ProblemData(**pairs, trajectory=usual, lengths=others, **steps, masked=self.nan == "mask")
+        return ProblemData(**pairs, **same, **steps, masked=self.nan == "mask")

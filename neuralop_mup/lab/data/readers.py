@@ -25,54 +25,23 @@ import torch
 from xarray import Dataset, Variable, decode_cf, open_dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import Flat, Joined, Stored, flat_array, is_coordinate, lazy, unnamed_dims
+from neuralop_mup.lab.data.arrays import (
+    Flat,
+    Stored,
+    dataset_of,
+    flat_array,
+    is_coordinate,
+    join_variables,
+    lazy,
+    unnamed_dims,
+)
+from neuralop_mup.lab.data.files import ONLY_KEY
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
-ONLY_KEY = "data"  # the key of the only array of a file, which has no name there
 _MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint
 _SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references do not pickle
 _PACKED_ATTRS = ("scale_factor", "add_offset")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
-
-
-def dataset_of(arrays: Mapping[str, Any], file: str = "the data given") -> Dataset:
-    """Return arrays, tensors or variables by their keys as a Dataset.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array, tensor or xarray variable
-        Axes without names get names that no other array has.
-    file : str
-        What messages call it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from neuralop_mup.lab.data.readers import dataset_of
-    >>> dataset_of({"u": torch.zeros(40, 16)})["u"].shape
-    (40, 16)
-    """
-    made = {}
-    for key, values in arrays.items():
-        variable = getattr(values, "variable", values)
-        dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
-        made[key] = lazy(variable, dims)
-    _check_lengths(file, made)
-    return Dataset(made, attrs={"file": file})
-
-
-def _check_lengths(file: str, variables: Mapping[str, Variable]) -> None:
-    """Raise MupError where axes of one name have different lengths: a Dataset cannot hold them."""
-    found: dict[Any, tuple[str, int]] = {}
-    for key, variable in variables.items():
-        for dim, length in variable.sizes.items():
-            other, before = found.setdefault(dim, (key, length))
-            if before != length:
-                longer = key if length > before else other
-                raise MupError(
-                    f"The axis {dim} of {file} has {before} points in {other} and {length} in {key}, and arrays that share "
-                    f"an axis need equal lengths. Use {longer}.isel({dim}=slice({min(length, before)}))."
-                )
 
 
 def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
@@ -289,11 +258,6 @@ def _is_equal(parts: Sequence[Variable | None]) -> bool:
     )
 
 
-def join_variables(parts: Sequence[Variable], dim: str = "sample") -> Variable:
-    """Return variables of one shape as one, with a new axis in front."""
-    return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
-
-
 def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Unpack packed numbers and put NaN for missing ones, as the CF conventions say; times stay numbers."""
     coded = []
@@ -396,7 +360,5 @@ def read_file(path: str | Path) -> list[Dataset]:
         why = f"{state}, or no {path.suffix} of arrays"
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
             why = "it holds a model, its state or other objects of Python: take it out of the folder, or save only tensors"
-        if isinstance(error, PermissionError):
-            why = "you may not read it"
         reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # without the advice of other libraries
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error

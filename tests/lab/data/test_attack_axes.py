@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.data.roles import labels_of
 from support.errors import refused
 from support.files import array, write, write_hdf5
@@ -91,7 +92,11 @@ def test_axes_may_have_the_names_of_attributes(name):
         load(write("d.npz", u=values), y="u", dims=f"sample time {name}")
 
 
-def test_axes_with_a_colon_are_refused():
+def test_axes_with_a_colon_belong_to_the_grid():
+    """They have the form of the names of fields and their channels."""
+    values = array(40, 8, 16)
     for name in ("input:x", "channel:1"):
-        with refused(f"{name} colon dims"):
-            load(write("d.npz", x=array(40, 8, 16), y=array(40, 8, 16)), dims=f"sample {name} x")
+        data = load(write("d.npz", x=values, y=values), dims=f"sample {name} x")
+        assert np.array_equal(data.test[0], values[36:, None])
+        named = xr.Dataset(dict.fromkeys("ab", (("sample", name, "x"), values)), {name: np.arange(8.0)})
+        assert np.array_equal(as_source(named, {"x": "a", "y": "b", "shuffle": False}).load().test[0], values[36:, None])

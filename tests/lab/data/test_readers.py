@@ -13,10 +13,10 @@ import torch
 import xarray
 
 from neuralop_mup.lab.data import OwnData, windows
-from neuralop_mup.lab.data.arrays import Flat
+from neuralop_mup.lab.data.arrays import Flat, dataset_of
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.files import files_of
-from neuralop_mup.lab.data.readers import dataset_of, read_file
+from neuralop_mup.lab.data.readers import read_file
 from neuralop_mup.lab.data.roles import assemble, described, field, labels_of
 from support.errors import refused
 from support.files import HAS_ZARR, array, assert_equal, needs_zarr, write, write_hdf5, write_matlab73
