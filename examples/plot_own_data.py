@@ -106,5 +106,5 @@ plt.show()
 # The small model has its lowest validation error, about 0.02, near the middle rate. This is the rate that ``MuSOAP``
 # computes from the number of steps. The relative error of the new sample is about 0.02.
 #
-# On four problems, an earlier and cheaper search did not lower the error on average (:doc:`/evidence/learning_rate`).
-# ``nm.train`` uses the computed rate without a search.
+# ``nm.train`` uses the computed rate without a search. A search may lower the error if the formula is far off
+# (:doc:`/evidence/learning_rate`).

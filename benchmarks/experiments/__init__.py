@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments import averages, paper
+from experiments import paper
 from experiments.against_tuned import AgainstTuned
-from experiments.cheap import Cheap
-from experiments.checks import Checks
 from experiments.choices import BASES, CHOICES, DECAYS, DOUBTS, Choices, decay_fields, elsewhere_fields, reference_fields
 from experiments.contest import TUNED, USUAL, VARIANTS
 from experiments.contest_page import ContestWithPage
@@ -27,11 +25,9 @@ from experiments.law_page import LawWithPage
 from experiments.losses import Losses
 from experiments.memory import Memory
 from experiments.mup_figure import SizeCurves
-from experiments.on_paper import OnPaper
 from experiments.pino import Pino
 from experiments.programs import Programs
 from experiments.published_code import PublishedCode
-from experiments.roles import Roles
 from experiments.rollout import Rollout
 from experiments.timing import Timing
 from experiments.transfer import MOVES, Transfer
@@ -54,7 +50,6 @@ EXPERIMENTS: dict[str, Any] = {
         "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), others=PEERS
     ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
-    "averages": averages.Averages(averages.FIELDS),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},
@@ -63,28 +58,6 @@ EXPERIMENTS: dict[str, Any] = {
     ),
     "mup": SizeCurves(),
     "paper": Transfer("whether the best learning rate falls as K alone grows", paper.SMALL, paper.MOVES, paper.RULES),
-    "paper-drift": Transfer(
-        "whether the best learning rate falls as K alone grows, on the model of the paper's code",
-        paper.OWN_MODEL,
-        {"K 3 to 24": ({"modes": 3 / 24}, {})},
-        paper.RULES,
-        net="physics-informed",
-    ),
-    "paper-why": Transfer(
-        "whether more samples, more points or a base that resolves keep the best rate as K alone grows",
-        {name: paper.SMALL[name] for name in paper.FALLS},
-        paper.OTHER_MOVES,
-        {"operator-norm": paper.RULES["operator-norm"]},
-    ),
-    "paper-roles": Roles(
-        "whose learning rate it is that falls as K alone grows",
-        Transfer(
-            "",
-            {name: paper.SMALL[name] for name in paper.FALLS},
-            paper.MOVES,
-            {"operator-norm": paper.RULES["operator-norm"]},
-        ),
-    ),
     "paper-full": Transfer(
         "whether the best learning rate falls as K alone grows, at the paper's own size, which needs a GPU",
         paper.FULL,
@@ -94,9 +67,6 @@ EXPERIMENTS: dict[str, Any] = {
     "timing": Timing(),
     "memory": Memory(),
     "gpu": Gpu(),
-    "on-paper": OnPaper(),
-    "checks": Checks(),
-    "cheap": Cheap(),
     "fine-tuning": FineTuning(),
     "unknown-length": UnknownLength(),
     "programs": Programs(),

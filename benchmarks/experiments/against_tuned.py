@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments import samples_figure, time_figure
 from experiments.contest import CONTENDERS
 from experiments.curves import rounded, searched
 from experiments.fields import LAYERS, Field
 from experiments.kept import loss_of, missing
 from experiments.pages import dotted, named, table
-from experiments.time_figure import draw
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.outcome import is_complete
@@ -212,17 +212,23 @@ class AgainstTuned:
         return said
 
     def draw(self, records: Any, path: Path) -> None:
-        """Draw the errors of MuSOAP over the time of training, if it was trained for parts of the steps."""
-        curves = {}
-        for name in self.fields:
-            adam = self.tuned(records, name)[0]
-            found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
-            theirs = [] if adam is None else self.errors(records, name, adam)
-            if adam is not None and theirs and all(found.values()):
-                step, least = self.step_ratio(records, name, adam), fmean(theirs)
-                curves[name] = {s: (s * step, fmean(own) / least) for s, own in found.items()}
-        if curves and len(self.shares) > 1:
-            draw(curves, path)
+        """Draw errors over the time of training or, if MuSOAP had the whole number of steps alone, over the samples."""
+        done = {name: self.tuned(records, name)[0] for name in self.ratios(records).get("MuSOAP", {})}
+        if len(self.shares) > 1:
+            times = {}
+            for name, adam in done.items():
+                step, least = self.step_ratio(records, name, adam), fmean(self.errors(records, name, adam))
+                found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
+                times[name] = {s: (s * step, fmean(own) / least) for s, own in found.items() if own}
+            time_figure.draw(times, path)
+            return
+        curves: dict[str, dict[str, dict[int, list[float]]]] = {}
+        for name, adam in done.items():
+            problem, samples = self.fields[name].config["problem"], self.fields[name].config["data"]["n_train"]
+            lines = curves.setdefault(problem, {"MuSOAP, untuned": {}, "Adam or AdamW, tuned": {}})
+            for label, settings in zip(lines, (None, adam), strict=True):
+                lines[label][samples] = self.errors(records, name, settings)
+        samples_figure.draw(curves, path)
 
     def table(self, records: Any) -> str:
         """Return the page."""

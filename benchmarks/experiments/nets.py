@@ -9,7 +9,6 @@ from io import StringIO
 import torch
 from neuralop.models import UNO
 
-from experiments.physics_informed import PhysicsInformedFNO
 from neuralop_mup.lab.training import FNOs
 
 
@@ -38,5 +37,4 @@ def _uno(in_channels: int, out_channels: int, n_dim: int) -> Callable[..., torch
 NETS: dict[str, Callable[[int, int, int], Callable[..., torch.nn.Module]]] = {
     "FNO": FNOs,
     "UNO": _uno,
-    "physics-informed": lambda *_: PhysicsInformedFNO,
 }

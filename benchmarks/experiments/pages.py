@@ -32,6 +32,9 @@ NAMES = {
     "gray-scott, 4 times the samples": "Gray–Scott, 1,600 samples",
     "gray-scott, 16 times the samples": "Gray–Scott, 6,400 samples",
     "interface": "growing interface, 3D",
+    "korteweg-de-vries-in-time": "Korteweg–de Vries in time",
+    "gray-scott-in-time": "Gray–Scott in time",
+    "navier-stokes-in-time": "Navier–Stokes in time",
 }
 
 ROOT = Path(__file__).parents[2]

@@ -1,8 +1,8 @@
 """The experiments of Li, Yoo and Yang, ICML 2025 (arXiv 2506.19396), figures 1 and 2: modes alone grow, the width stays.
 
-SP, the paper's rule and the default on the paper's four problems, at a size for a processor and at the paper's own, and on
-the FNO of the code that the paper builds on (:mod:`experiments.physics_informed`). The paper does not print its grids of
-learning rates; here the best one is searched. It trains K between these ends, too, which are further moves.
+SP, the paper's rule and the default on the paper's four problems, at a size for a processor and at the paper's own. The
+paper does not print its grids of learning rates; here the best one is searched. It trains K between these ends, too, which
+are further moves.
 """
 
 from __future__ import annotations
@@ -17,14 +17,6 @@ RULES: dict[str, tuple[dict[str, Any], float | None]] = {
     "operator-norm": ({**_HALVED, "rule": "operator-norm"}, 4e-3),
 }
 MOVES = {"modes alone": ({"modes": "fewest"}, {})}
-#: The problems on which the best rate falls, and what might keep it.
-FALLS = ("darcy", "navier-stokes")
-OTHER_MOVES = {
-    "modes alone, 4 times the samples": ({"modes": "fewest", "samples": 4}, {"samples": 4}),
-    "modes alone, from half of them": ({"modes": 0.5}, {}),
-    "modes alone, 1.5 times the points": ({"modes": "fewest", "grid": 1.5}, {"grid": 1.5}),
-}
-
 #: Its schedules of Burgers, where the rate halves fifteen times, and of Navier–Stokes.
 _BURGERS = {"schedule": "halve:3,7,10,13,17,20,23,27,30,33,37,40,43,47"}
 _FLOW = {"schedule": "halve:20,40"}
@@ -63,5 +55,3 @@ FULL: dict[str, dict[str, Any]] = {
         },
     },
 }
-#: The paper's Darcy flow at a small size, for the model of its code.
-OWN_MODEL = {"darcy": {"samples": 1000, "grid": 49, "modes": (48, 48), "width": 16, "batch": 2}}

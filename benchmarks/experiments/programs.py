@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,6 @@ import neuralop_mup as nm
 from experiments.kept import loss_of, missing
 from experiments.pages import table
 from experiments.training import remembered
-from experiments.two_lines import with_epochs, with_own_optimizer, with_two_lines
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.lab.records import Run
 
@@ -43,6 +43,11 @@ _DATA = Path("neuralop", "data", "datasets", "data")
 _NEVER_READ = "darcy_train_32.pt"
 # Checkpoints of neuralop's Trainer hold what torch.load has refused since 2.6, unless it is told that they are trusted.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+# What runs replace: the number of epochs, and assignments of the optimizer and of the scheduler.
+_CALL = r"\((?:[^()]|\([^()]*\))*\)"
+_EPOCHS = re.compile(r"(?<=n_epochs=)[\w.]+|(?<=range\()config\.opt\.n_epochs")
+_OPTIMIZER = re.compile(rf"^( *)optimizer = AdamW{_CALL}", re.MULTILINE)
+_SCHEDULER = re.compile(rf"scheduler = torch\.optim\.lr_scheduler\.\w+{_CALL}")
 #: One whose own schedule does not fall, and one that the two lines did not train with every seed.
 APART = ("train_burgers", "train_burgers_rno")
 
@@ -327,12 +332,28 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def edited(text: str, config: Mapping[str, Any]) -> str:
-    """A program's text as a run has it."""
-    if config["epochs"] is not None:
-        text = with_epochs(text, config["epochs"])
+    """Return a program's text as a run has it.
+
+    All programs have the names ``model``, ``optimizer``, ``scheduler`` and ``train_loader``.
+    """
+    epochs = str(config["epochs"] or _EPOCHS.findall(text)[0])
+    text = _replaced(_EPOCHS, epochs, text)
     if config["how"] == "two lines":
-        return with_two_lines(text)
-    return with_own_optimizer(text, config["times"], cosine=config["how"] == "cosine")
+        made = f"nm.MuSOAP(model, steps=({epochs}) * len(train_loader))"
+        return _replaced(_OPTIMIZER, rf"\1import neuralop_mup as nm; nm.parametrize(model)\n\1optimizer = {made}", text)
+    if config["how"] == "cosine":
+        made = "torch.optim.lr_scheduler.CosineAnnealingLR"
+        text = _replaced(_SCHEDULER, f"scheduler = {made}(optimizer, T_max={epochs})", text)
+    optimizer = next(_OPTIMIZER.finditer(text))[0]
+    return text.replace(optimizer, re.sub(r"lr=([\w.-]+)", rf"lr=(\1) * {config['times']!r}", optimizer))
+
+
+def _replaced(pattern: re.Pattern[str], new: str, text: str) -> str:
+    """Return the text with all places replaced, of which there must be one."""
+    changed, number = pattern.subn(new, text)
+    if not number:
+        raise nm.MupError(f"The program has no {pattern.pattern}: edit it by hand.")
+    return changed
 
 
 def text_of(other: Other) -> str:

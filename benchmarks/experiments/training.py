@@ -9,7 +9,6 @@ from functools import cache, partial, wraps
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments import contenders, untuned
 from experiments.contenders import kept_arguments
@@ -32,7 +31,7 @@ STAGES = 50
 #: The error of a rollout that leaves the finite numbers.
 LOST = 1e6
 #: Entries that are not settings of the package.
-_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init", "unrolled", "half_lives", "loss")
+_NO_SETTINGS = ("problem", "data", "steps", "rollout", "net", "kernel_init", "loss")
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -58,8 +57,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         ``net``, a key of :data:`experiments.nets.NETS`, by default neuralop's FNO; ``loss``, a name as for
         :func:`neuralop_mup.train`. Errors are relative whatever the loss is.
         With ``rollout``, a number of steps, the loss is the error of such a rollout, at most :data:`LOST`: the package's,
-        and on APEBench's scenarios theirs. ``unrolled``: steps in time over which it is trained; ``half_lives``, in steps of
-        the optimizer: of averages of its weights, of which the rollouts' errors are measured as well.
+        and on APEBench's scenarios theirs.
     """
     settings = Settings.of(_own(config), OPTIMIZERS)
     arguments = kept_arguments(settings.optimizer, optimizer_arguments(settings))
@@ -88,33 +86,13 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         data.test,
         data.trajectory,
         data.lengths,
-        rollout=config.get("unrolled", 1),
         batches=config["steps"] // STAGES,
     )
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of(config.get("loss", "l2"), problem.n_dim, problem.losses())
     errors = {name: error for name, (_, error) in losses_of("l2", problem.n_dim, problem.losses()).items()}
-    training = _Averaged(build, problem, paced, losses, score=score, optimizers=OPTIMIZERS, errors=errors)
-    training.averages = {str(n): get_ema_multi_avg_fn(0.5 ** (1 / n)) for n in config.get("half_lives", ())}
+    training = Training(build, problem, paced, losses, score=score, optimizers=OPTIMIZERS, errors=errors)
     return training({**_own(config), "epochs": STAGES})
-
-
-class _Averaged(Training):
-    """With averages of the weights, updated after each step, and their scores."""
-
-    averages: dict[str, Any]
-
-    def prepare(self, s: Settings) -> tuple[Any, ...]:
-        begun = super().prepare(s)
-        self.averages = {name: AveragedModel(begun[0], multi_avg_fn=how) for name, how in self.averages.items()}
-        for average in self.averages.values():
-            begun[1].optimizer.register_step_post_hook(lambda *_, own=average: own.update_parameters(begun[0]))
-        return begun
-
-    def __call__(self, config: Mapping[str, Any], *given: Any) -> dict[str, Any]:
-        measured = super().__call__(config, *given)
-        scores = {name: self.score.of(own.module, self.processor, self.data) for name, own in self.averages.items()}
-        return {**measured, "averages": scores} if scores else measured
 
 
 def _own(config: Mapping[str, Any]) -> dict[str, Any]:

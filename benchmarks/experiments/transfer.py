@@ -62,8 +62,6 @@ class Transfer:
         As :data:`MOVES` and :data:`OPTIMIZERS`.
     few : mapping of str to tuple of str, optional
         Optimizer → the moves that alone it is trained on; all where nothing is said.
-    net : str
-        The model, by its name in :mod:`experiments.nets`.
     """
 
     about: str
@@ -71,7 +69,6 @@ class Transfer:
     moves: Mapping[str, tuple[Shares, Shares]] = field(default_factory=lambda: MOVES)
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
     few: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    net: str = "FNO"
     seeds: tuple[int, ...] = (0, 1, 2)
     small: bool = False
 
@@ -99,10 +96,8 @@ class Transfer:
             settings = {**settings, **f.get("under_mup", {})}
         if end == 0 and "kernel_init" not in settings:  # every rule is SP there, bit for bit, and is trained once
             settings = {**settings, "rule": "standard"}
-        net = {} if self.net == "FNO" else {"net": self.net}
         less = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
         config = {
-            **net,
             "problem": problem,
             "data": {"grid": f["grid"], **f.get("data", {}), **less},
             "steps": f["steps"],

@@ -1,8 +1,7 @@
-"""The two lines in programs of neuralop: what replaces which text, what is rejected, and the experiment's page."""
+"""The two lines in programs of neuralop: what replaces which text, and the experiment's page."""
 
 import hashlib
 import math
-import runpy
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from planted import PlantedRecords, planted_records
 
 import neuralop_mup as nm
 from experiments import programs
-from experiments.two_lines import with_epochs, with_own_optimizer, with_two_lines
 
 _HEAD = """# größer als ASCII
 import torch
@@ -32,111 +30,42 @@ TRAINER = (
     in_channels=1, out_channels=1, hidden_channels=8,
 )
 model = model.to("cpu")
-name = "µ"; optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)  # its own
+optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=1e-4)  # its own
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30)
 trainer = Trainer(model=model, n_epochs=2, verbose=True)
 trainer.train(train_loader=train_loader, test_loaders={}, optimizer=optimizer, scheduler=scheduler)
 test_loaders, eval_losses = {8: train_loader}, {"l2": LpLoss(d=2)}
 """
 )
-#: Like its scripts with their own loops. The weights of the losses also use the parameters.
-LOOP = (
-    _HEAD
-    + """
-def main(n_epochs=3, rate=1e-2, plateau=True, wrapped=False):
-    core = FNO((4, 4), 1, 1, 8)
-    model = torch.nn.Sequential(core).to("cpu")
-    if wrapped:
-        model = torch.nn.DataParallel(model)
-    optimizer = AdamW(
-        model.parameters(),
-        lr=rate,
-    )
-    weights = dict(params=model.parameters())
-    if plateau:
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=50)
-    else:
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-    for epoch in range(n_epochs):
-        for i, batch in enumerate(train_loader):
-            optimizer.zero_grad()
-            (model(batch["x"]) - batch["y"]).square().mean().backward()
-            optimizer.step()
-        scheduler.step(1.0)
-    return optimizer
-optimizer = main()"""
-)
 
 
-@pytest.mark.parametrize(
-    ("source", "before", "lines"),
-    [
-        (
-            TRAINER,
-            'model = model.to("cpu")',
-            [
-                "import neuralop_mup as nm; nm.parametrize(model)",
-                'name = "µ"; optimizer = nm.MuSOAP(model, steps=(2) * len(train_loader))  # its own',
-            ],
-        ),
-        (
-            LOOP,
-            "    if wrapped:",
-            [
-                "    import neuralop_mup as nm; nm.parametrize(model)",
-                "    optimizer = nm.MuSOAP(model, steps=(n_epochs) * len(train_loader))",
-            ],
-        ),
-    ],
-    ids=["trainer", "loop"],
-)
-def test_the_two_lines_replace_the_optimizer(source, before, lines):
-    changed = with_two_lines(source).splitlines()
-    assert [line for line in changed if line not in source.splitlines()] == lines
-    assert changed.index(lines[0]) == changed.index(before) - 1
+def changed(**config):
+    """Return the lines of a program that a run changes."""
+    lines = programs.edited(TRAINER, {"epochs": None, "times": 1.0, **config}).splitlines()
+    return [line for line in lines if line not in TRAINER.splitlines()]
 
 
-@pytest.mark.parametrize(("source", "steps"), [(TRAINER, 2 * 4), (LOOP, 3 * 4)])
-@pytest.mark.filterwarnings("ignore:LpLoss", "ignore:.*pin_memory", "ignore:FNO.forward")
-def test_the_training_ends_with_its_steps(tmp_path, source, steps):
-    path = tmp_path / "program.py"
-    path.write_text(with_two_lines(source), encoding="utf-8")
-    optimizer = runpy.run_path(str(path))["optimizer"]
-    for group in optimizer.param_groups:
-        assert group["steps"] == steps
-        assert group["schedule_factor"] < 0.1
-
-
-def test_rate_schedule_and_epochs_of_the_own_optimizer():
-    changed = with_own_optimizer(with_epochs(TRAINER, 5), 2.0, cosine=True)
-    new = [line for line in changed.splitlines() if line not in TRAINER.splitlines()]
-    assert new == [
-        'name = "µ"; optimizer = AdamW(model.parameters(), lr=(1e-2) * 2.0, weight_decay=1e-4)  # its own',
-        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)",
+def test_the_two_lines_replace_the_optimizer():
+    assert changed(how="two lines", epochs=5) == [
+        "import neuralop_mup as nm; nm.parametrize(model)",
+        "optimizer = nm.MuSOAP(model, steps=(5) * len(train_loader))  # its own",
         "trainer = Trainer(model=model, n_epochs=5, verbose=True)",
     ]
 
 
-@pytest.mark.parametrize(
-    ("source", "old", "new", "message"),
-    [
-        (TRAINER, "optimizer = AdamW(model.parameters(),", "optimizer = AdamW([{}],", "none"),
-        (TRAINER, "name = ", "nm = ", "nm"),
-        (TRAINER, "model = FNO(", "other = FNO(", "model"),
-        (TRAINER, "n_epochs=2, ", "", "n_epochs"),
-        (TRAINER, "scheduler = torch", "train_loader = smaller\nscheduler = torch", "train_loader"),
-        (TRAINER, "trainer.train(", "trainer.train(train_loader, {}, optimizer)\ntrainer.train(", "2"),
-        (TRAINER, "trainer = ", "trainer := ", "Python"),
-        (TRAINER, "trainer = ", "second = AdamW(model.parameters())\nsecond.step()\ntrainer = ", "2"),
-        (LOOP, "            optimizer.step()", "            if i % 2:\n                optimizer.step()", "condition"),
-        (LOOP, "range(n_epochs)", "range(1, n_epochs)", "n_epochs"),
-        (LOOP, "for epoch in range(n_epochs)", "while True", "n_epochs"),
-        (LOOP, "enumerate(train_loader)", "zip(one, other)", r"zip\(one, other\)"),
-    ],
-)
-def test_programs_that_are_not_understood_are_rejected(source, old, new, message):
-    with pytest.raises(nm.MupError, match=message):
-        with_two_lines(source.replace(old, new, 1))
+def test_the_own_optimizer_has_another_rate_and_schedule():
+    assert changed(how="own", times=0.5) == [
+        "optimizer = AdamW(model.parameters(), lr=(1e-2) * 0.5, weight_decay=1e-4)  # its own"
+    ]
+    assert changed(how="cosine", times=2.0) == [
+        "optimizer = AdamW(model.parameters(), lr=(1e-2) * 2.0, weight_decay=1e-4)  # its own",
+        "scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2)",
+    ]
+
+
+def test_a_program_without_an_optimizer_is_rejected():
+    with pytest.raises(nm.MupError, match="by hand"):
+        programs.edited(TRAINER.replace("AdamW(", "Adam("), {"how": "two lines", "epochs": 5, "times": 1.0})
 
 
 def test_a_program_runs_in_a_copy_of_its_checkout(tmp_path, monkeypatch):

@@ -71,7 +71,7 @@ HEAD = f"""\
 
 **Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
 keep their size. A footnote explains each slope beyond ±0.3. The models are small, and only a few seeds were run. \
-We also measured [larger sizes](learning_rate.md#the-size-of-updates). This code measures one model:
+This code measures one model:
 
 ```python
 import torch

@@ -1,4 +1,4 @@
-"""Checks of coordinates: an FNO takes grids and times as evenly spaced."""
+"""Checks of coordinates, since an FNO treats grids and times as evenly spaced."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ STEP = "input:time step"
 
 
 def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | None = 1) -> list[Dataset]:
-    """Raise MupError for uneven grids and times, warn about others, and add time steps that differ as an input.
+    """Raise MupError for uneven grids and times, warn about latitudes and repeated endpoints, and add varying spacings.
 
     Parameters
     ----------
     parts : sequence of Dataset
     uneven : {"error", "ignore", "channel"}
-        "channel": the time to the output is an input.
+        "channel" adds the time from each frame to its output as an input.
     step : int or "last", default 1
-        Frames from input to output. The last frame of a trajectory needs no even times.
+        Number of frames from input to output. With "last", times need not be evenly spaced.
     """
     stride = 0 if step == "last" else int(step or 1)
     as_channel = uneven == "channel" and stride > 0
@@ -34,8 +34,9 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
         _warn_of_ends(parts[0], dim)
         if dim.lower() in ("lat", "latitude"):
             warnings.warn(
-                f"{parts[0].attrs['file']} has the axis {dim}: points of a latitude–longitude grid are closer near the "
-                "poles, and an FNO takes the grid as even and periodic. Its errors there count as much as elsewhere.",
+                f"{parts[0].attrs['file']} has the axis {dim}. The points of a latitude–longitude grid are closer together "
+                "near the poles, but an FNO treats the grid as evenly spaced and periodic. Errors near the poles are "
+                "weighted as much as errors elsewhere.",
                 stacklevel=2,
             )
     made = [_with_steps(data, stride) for data in parts] if as_channel else list(parts)
@@ -49,15 +50,15 @@ def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | 
     signs = {float(np.sign(gap)): data.attrs["file"] for gap, data in zip(gaps, parts, strict=True) if gap is not None}
     if {-1.0, 1.0} <= signs.keys():
         raise MupError(
-            f"{dim} increases in one of {signs[1.0]} and {signs[-1.0]}, and decreases in the other, so that points do not "
-            f"match. Write both in one direction, xarray.open_dataset(file).sortby({dim!r})."
+            f"{dim} increases in {signs[1.0]} but decreases in {signs[-1.0]}, so their grid points do not match. Sort both "
+            f"files in the same direction, for example with xarray.open_dataset(file).sortby({dim!r})."
         )
 
 
 def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:
-    """Add the step in time, or the length of an axis of the grid, as an input where it differs between files.
+    """Add the time step, or the length of a grid axis, as an input if it differs between files.
 
-    A split may have another resolution, so lengths are compared between files with the same number of points.
+    Splits may differ in resolution, so lengths are compared only between files with the same number of points.
     """
     points = [1 if dim == TIME else data.sizes[dim] for data in parts]
     usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the distance in the first file of each resolution
@@ -73,7 +74,7 @@ def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | Non
 
 
 def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
-    """Return the distance of the points of an axis, if the file has it; raise MupError where it varies."""
+    """Return the spacing of the points along an axis, or None if unknown. Raise MupError if it varies."""
     if dim not in data.coords or data.sizes[dim] < 2 or data[dim].dtype.kind not in "biufmM":
         return None
     points = data[dim].values.astype(float)
@@ -81,12 +82,12 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
     rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
     is_allowed = uneven == "ignore" or (uneven == "channel" and dim == TIME)
     if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and not is_allowed:
-        what = "uneven steps in time" if dim == TIME else "an uneven grid"
-        channel = f"make the step a channel of the input, {option(uneven='channel')}; " if dim == TIME else ""
+        what = "uneven time steps" if dim == TIME else "an uneven grid"
+        channel = f"pass {option(uneven='channel')} to make the time step an input channel, " if dim == TIME else ""
         raise MupError(
             f"{data.attrs['file']} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
-            f"with distances from {gaps.min():.4g} to {gaps.max():.4g}, while an FNO takes them as equal. Resample the data "
-            f"on an even axis; {channel}or read it as it is, {option(uneven='ignore')}."
+            f"with spacings from {gaps.min():.4g} to {gaps.max():.4g}, but an FNO assumes equal spacing. Resample the data "
+            f"to equal spacing, {channel}or pass {option(uneven='ignore')} to use the data unchanged."
         )
     return float(np.float32(gaps.mean()))
 
@@ -94,14 +95,17 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
 def _with_steps(data: Dataset, stride: int) -> Dataset:
     """Add the time from each frame to its output as an input."""
     if TIME not in data.coords:
-        raise MupError(f"{data.attrs['file']} has no times, so that uneven='channel' has no step to read: leave it out.")
+        raise MupError(
+            f"{data.attrs['file']} contains no time values, so uneven='channel' cannot determine the time steps. Omit this "
+            "option."
+        )
     times = data[TIME].values.astype(float)
     ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
     return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})
 
 
 def _warn_of_ends(data: Dataset, dim: str) -> None:
-    """Warn if the last point of an axis repeats the first one. A boundary value that never varies is not a repetition."""
+    """Warn if the last point of an axis repeats the first one. A constant boundary value does not count as a repetition."""
     (key, variable), *_ = fields_of(data, "output").items()
     if dim not in variable.dims:
         return
@@ -110,7 +114,7 @@ def _warn_of_ends(data: Dataset, dim: str) -> None:
     size = np.abs(first - second).max()
     if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
         warnings.warn(
-            f"{key} in {data.attrs['file']} has the same values at both ends of {dim}, and an FNO repeats the first point "
-            f"anyway: drop the last one, {option(crop={dim: [0, -1]})}.",
+            f"{key} in {data.attrs['file']} has the same values at both ends of {dim}. An FNO treats the axis as periodic, "
+            f"so drop the duplicate endpoint with {option(crop={dim: [0, -1]})}.",
             stacklevel=3,
         )

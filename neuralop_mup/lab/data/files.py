@@ -1,4 +1,4 @@
-"""Files that a path, a folder or a pattern stands for, and the splits of files and samples."""
+"""Resolution of paths, folders and patterns to files, and the splits of files and samples."""
 
 import difflib
 import glob
@@ -28,12 +28,12 @@ _ROLE_WORD = re.compile(r"(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-
 
 
 def is_readable(path: Path) -> bool:
-    """Return whether a file can be read here, by its suffix. Hidden files, such as those of macOS, are no data."""
+    """Return whether a file has a suffix that can be read. Hidden files, such as those of macOS, are not data."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def readable_in(path: Path) -> list[Path]:
-    """Return the path of a file that can be read, or those in a folder and its subfolders, in order."""
+    """Return the path itself if it is a readable file, or the readable files in a folder and its subfolders, in order."""
     if is_readable(path):
         return [path]
     is_folder = path.is_dir() and not path.name.startswith(".")
@@ -43,18 +43,18 @@ def readable_in(path: Path) -> list[Path]:
 
 
 def similar_names(path: str | Path) -> list[str]:
-    """Return the names of files and folders beside a missing path that are most similar to its own."""
+    """Return the names of files and folders next to a missing path that are most similar to its name."""
     names = [other.name for other in Path(path).parent.glob("[!.]*") if other.is_dir() or is_readable(other)]
     return difflib.get_close_matches(Path(path).name, names, _SHOWN, cutoff=0)
 
 
 def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
-    """Return the files that paths, folders and patterns such as ``"runs/*.h5"`` stand for.
+    """Return the files specified by paths, folders and patterns such as ``"runs/*.h5"``.
 
     Raises
     ------
     MupError
-        If a path does not exist or cannot be read here, or if no file remains.
+        If a path does not exist or has an unsupported type, or if there are no files.
 
     Examples
     --------
@@ -72,49 +72,48 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     for path in files:
         _check_file(path)
     if not files:
-        raise MupError(f"There is no data file in {given!r}; give one or more, such as heat.npz or runs/*.h5.")
+        raise MupError(f"{given!r} contains no data files. Pass one or more files, such as heat.npz or runs/*.h5.")
     return tuple(map(str, files))
 
 
 def _check_file(path: Path) -> None:
     if not path.exists():
         others = similar_names(path)
-        beside = nearest(path.name, others) if others else f"nor is there another in {path.absolute().parent}."
-        raise MupError(f"There is no file or folder {path}; {beside}")
+        beside = nearest(path.name, others) if others else f"{path.absolute().parent} contains no data files either."
+        raise MupError(f"The file or folder {path} does not exist: {beside}")
     if path.suffix.lower() not in SUFFIXES:
-        what = f"The folder {path} has no file" if path.is_dir() else f"{path} is no file"
+        what = f"The folder {path} contains no files" if path.is_dir() else f"{path} is not a file"
         raise MupError(
-            f"{what} that can be read here, with a name that ends in {', '.join(SUFFIXES)}: give other files in Python, as "
-            "arrays (x, y)."
+            f"{what} of a supported type ({', '.join(SUFFIXES)}). Load other files in Python and pass arrays (x, y)."
         )
 
 
 def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
-    """Return files by the split that their names or folders say, and under "all" where these do not differ."""
+    """Return files by the split that their names or folders indicate, or under "all" if these do not distinguish splits."""
     files = files_of(given)
     folder = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()
     is_folder = isinstance(given, (str, Path)) and folder.is_dir() and not is_readable(folder)
     words = split_words([[file] for file in files], str(folder) if is_folder else None)
     if is_folder and set(words) == {"test"}:
         raise MupError(
-            f"{folder} has only test data, such as {files[0]}, and test data is never trained on: put training data beside "
-            f"it, in {Path(files[0]).parent.parent / 'train'}."
+            f"{folder} contains only test data, such as {files[0]}, and test data is never used for training. Put the "
+            f"training data next to it, in {Path(files[0]).parent.parent / 'train'}."
         )
     if not {"val", "test"} & set(words) or len(set(words)) == 1:
         return {"all": files}
     if None in words:
         named = ", ".join(sorted(filter(None, set(words))))
         raise MupError(
-            f"{files[words.index(None)]} is beside files that are called {named}: say which split it belongs to, "
-            "{'train': …, 'val': …, 'test': …}, or leave it out."
+            f"The names of other files assign them to {named}, but it is unclear which split {files[words.index(None)]} "
+            "belongs to. Pass a dict of files, {'train': …, 'val': …, 'test': …}, or omit this file."
         )
     return {word: tuple(f for f, own in zip(files, words, strict=True) if own == word) for word in dict.fromkeys(words)}
 
 
 def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> list[str | None]:
-    """Return the split that the names of each group of files say: one, and None for none or several.
+    """Return the split that the names of each group of files indicate, or None if they indicate none or several.
 
-    Only that part of their paths counts which is below a folder, or which differs between them.
+    Only the part of each path below ``folder`` is considered, or else the part below their common folder.
     """
     paths = [[os.path.abspath(file) for file in group] for group in groups]
     common = folder or os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
@@ -127,9 +126,10 @@ def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> l
 
 
 def role_of(path: str | Path) -> tuple[str, str]:
-    """Return the name without its last word for input or output, and the role "x", "y" or "" that this word means.
+    """Return the name without its last input or output word, and the role that this word indicates: "x", "y" or "".
 
-    Input and output have the same name otherwise: x_train.npy and y_train.npy, or inputs/7.npy and outputs/7.npy.
+    The rest of the name is the same for the input and the output, as in x_train.npy and y_train.npy, or inputs/7.npy and
+    outputs/7.npy.
     """
     *_, last = [None, *_ROLE_WORD.finditer(str(path))]
     if last is None:
@@ -138,28 +138,29 @@ def role_of(path: str | Path) -> tuple[str, str]:
 
 
 def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts by split. Without "val", "train" is called "all" and divided further."""
+    """Return the parts by split. Without "val", "train" is renamed to "all" and divided later."""
     found = {SPLIT_WORDS.get(str(name).lower(), name): part for name, part in given.items()}
     if wrong := [name for name in found if name not in (*SPLITS, "all")]:
-        raise MupError(f"data names {wrong[0]!r}; {nearest(str(wrong[0]), SPLITS)}")
+        raise MupError(f"Unknown split {wrong[0]!r} in data: {nearest(str(wrong[0]), SPLITS)}")
     if len(found) < len(given) or ("train" in found) == ("all" in found):
         names = ", ".join(map(repr, given)) or "nothing"
-        raise MupError(f"The data is given for {names}: give that of 'train' once, and of 'val' or 'test' or both.")
+        raise MupError(f"The splits in data are {names}. Pass 'train' exactly once, and 'val' and 'test' at most once each.")
     return {"all" if name == "train" and "val" not in found else name: part for name, part in found.items()}
 
 
 def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool) -> dict[str, np.ndarray]:
-    """Return the numbers of the samples of each split that is not known, in ascending order.
+    """Return the sample indices of each split that does not exist yet, in ascending order.
 
     Parameters
     ----------
     n : int
+        Number of samples.
     split : sequence of float
-        Shares of train, val and test, or counts: whole numbers.
+        Fractions for train, val and test, or counts if all are integers.
     known : mapping
-        The splits that exist.
+        Splits that already exist.
     shuffle : bool
-        Whether they are drawn at random, the same in every run.
+        Whether to draw the samples at random, in the same way in every run.
     """
     wanted = {name: share for name, share in zip(SPLITS, split, strict=True) if name not in known}
     if is_counts(split):
@@ -168,7 +169,10 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
         counts = {name: max(1, round(n * share / sum(wanted.values()))) for name, share in wanted.items()}
         counts["train"] += n - sum(counts.values())
     if counts["train"] < 1 or sum(counts.values()) > n:
-        raise MupError(f"The training data has {n} samples, and split = {tuple(split)} needs more for {', '.join(wanted)}.")
+        raise MupError(
+            f"The training data has {n} samples, but split = {tuple(split)} requires more for {', '.join(wanted)}. Use "
+            "smaller splits or more data."
+        )
     # RandomState's numbers are the same in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
     ends = np.cumsum([0, *counts.values()])
@@ -177,5 +181,5 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
 
 
 def is_counts(split: Sequence[float]) -> bool:
-    """Return whether a split is given by counts of samples."""
+    """Return whether a split is specified by numbers of samples."""
     return all(isinstance(count, int) and not isinstance(count, bool) for count in split)

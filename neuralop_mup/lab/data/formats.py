@@ -1,6 +1,7 @@
-"""Formats of the field. Files of these need no keys and no words for axes.
+"""Well-known data formats. Files in these formats need neither keys nor axis names.
 
-A format looks at what a file holds and returns its fields, or nothing where the file is of another kind.
+Each format is a function that inspects the contents of a file and returns its fields, or nothing if the file has a different
+format.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 
 
 def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
-    """Return the fields of a file in the first layout that has its keys and axes; None for another file."""
+    """Return the fields of a file in the first layout that matches its keys and axes, or None if none matches."""
     for outputs, inputs, coords in layouts:
         words = {**inputs, **outputs}
         shapes = {key: getattr(data.get(key), "shape", ()) for key in words}
@@ -44,7 +45,7 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
 
 
 def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
-    """Add numbers, one or one a sample, as inputs."""
+    """Add scalars as inputs. Each is a single number or has one number per sample."""
     made = {}
     for name, numbers in values.items():
         numbers = np.asarray(numbers, np.float32)
@@ -56,7 +57,7 @@ def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
 
 
 def _the_well(data: Dataset) -> list[Dataset]:
-    """Read as github.com/PolymathicAI/the_well specifies: groups of scalar, vector and tensor fields, with absent axes."""
+    """Read the format of github.com/PolymathicAI/the_well: groups of scalar, vector and tensor fields that may lack axes."""
     attrs, root = data.attrs, data.attrs.get("", {})
     if not {"dataset_name", "grid_type", "n_spatial_dims"} <= set(root) or "dimensions" not in attrs:
         return []
@@ -66,7 +67,7 @@ def _the_well(data: Dataset) -> list[Dataset]:
         for name in attrs[f"t{order}_fields"]["field_names"]:
             fields |= _well_field(data, name, order, spaces)
     if not any(name.startswith("output:") for name in fields):
-        raise MupError(f"{attrs['file']} has no field that varies in time, so that there is nothing to predict.")
+        raise MupError(f"{attrs['file']} contains no field that varies in time, so there is nothing to predict.")
     scalars, left = {}, []
     for name in attrs.get("scalars", {}).get("field_names", ()):
         own, values = data[f"scalars/{name}"].attrs, data[f"scalars/{name}"].values.ravel()
@@ -80,10 +81,10 @@ def _the_well(data: Dataset) -> list[Dataset]:
 
 
 def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> dict[str, Variable]:
-    """Return a field with its axes.
+    """Return a field with named axes.
 
-    The specification omits axes along which it does not vary, while WellDataset writes them with one point. Tensors have two
-    axes or one for both.
+    The specification omits axes along which a field is constant, whereas WellDataset stores them with one point. The
+    components of a tensor are stored along two axes or along a single one.
     """
     variable = data[f"t{order}_fields/{name}"].variable
     says, shape = variable.attrs, variable.shape
@@ -98,8 +99,8 @@ def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> 
             (found,) = field("output" if TIME in lead else "input", name, variable, words, labels=labels).items()
             return {found[0]: found[1].isel(narrow)}
     raise MupError(
-        f"t{order}_fields/{name} in {data.attrs['file']} has the shape {shape}, and its attributes say that it varies along "
-        f"{', '.join([*lead, *varying])}, as a field of order {order}: write one of the two again."
+        f"t{order}_fields/{name} in {data.attrs['file']} has shape {shape}, which contradicts its attributes: a field of "
+        f"order {order} that varies along {', '.join([*lead, *varying])}. Correct the array or the attributes."
     )
 
 
@@ -120,7 +121,7 @@ _PDEBENCH: tuple[Layout, ...] = (
 
 
 def _pdebench(data: Dataset) -> list[Dataset]:
-    """Read pdebench/PDEBench: arrays of samples, or a group a sample; parameters of the equation are attributes."""
+    """Read the format of pdebench/PDEBench: arrays of samples or one group per sample, with parameters as attributes."""
     found, attrs = _first(_PDEBENCH, data), data.attrs.get("", {})
     if found is None or set(found.attrs["left"]) - set(_COORDINATES):
         return []
@@ -134,7 +135,7 @@ _PDEARENA: tuple[Layout, ...] = (
 
 
 def _pdearena(data: Dataset) -> list[Dataset]:
-    """Read pdearena/pdearena: groups train, valid and test, with parameters of the equation for each sample."""
+    """Read the format of pdearena/pdearena: groups train, valid and test, with equation parameters for each sample."""
     found = []
     for group in ("train", "valid", "test"):
         keys = [key for key in data.variables if key.startswith(f"{group}/")]
@@ -156,7 +157,7 @@ _FIRST_FNO: tuple[Layout, ...] = (
 
 
 def _first_fno(data: Dataset) -> list[Dataset]:
-    """Read data of arXiv:2010.08895: Burgers, Darcy, and Navier–Stokes with time last and the initial state beside it."""
+    """Read the data of arXiv:2010.08895: Burgers, Darcy, and Navier–Stokes with time last and a separate initial state."""
     found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else None
     if found is None:
         return []
@@ -174,22 +175,24 @@ FORMATS: dict[str, Callable[[Dataset], list[Dataset]]] = {
 
 
 def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None) -> dict[str, list[Dataset]]:
-    """Return the fields of files of a format that has a name, by split.
+    """Return the fields of files in a well-known format, by split.
 
     Parameters
     ----------
     files : mapping
-        "all", "train", "val" or "test" → what the files for it hold.
+        Contents of the files for each split: "all", "train", "val" or "test".
+    name : str, optional
+        Name of the format. By default, it is determined from the first file.
 
     Returns
     -------
     dict
-        Split → Datasets with roles; empty where the files are of no known format.
+        Datasets with roles for each split. Empty if the files have no known format.
 
     Raises
     ------
     MupError
-        For files that do not agree, and for a file that is not of the first one's format.
+        If a file violates its format or has a different format than the first file.
 
     Examples
     --------
@@ -211,8 +214,8 @@ def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None)
         parts = _read_as(name, raw)
         if not parts:
             raise MupError(
-                f"{raw.attrs['file']} is no file of {name}, but the first one is: take it out of the folder, or name arrays "
-                "and axes with x, y and dims."
+                f"{raw.attrs['file']} does not have the format of the first file, which is {name}. Remove it from the "
+                "folder, or specify the arrays and axes with x, y and dims."
             )
         for part in parts:
             title = f"{name}, without {', '.join(part.attrs['left'])}" if part.attrs["left"] else name
@@ -227,13 +230,13 @@ def _read_as(name: str, data: Dataset) -> list[Dataset]:
         return FORMATS[name](data)
     except KeyError as error:
         raise MupError(
-            f"{data.attrs['file']} is a file of {name}, but has no {error}, which is in the specification: write the file "
-            "again, or say with x, y and dims which array is what."
+            f"{data.attrs['file']} appears to have the format {name}, but lacks {error}, which the specification requires. "
+            "Write the file again, or specify the arrays and axes with x, y and dims."
         ) from error
 
 
 def _varying_scalars(found: Mapping[str, Sequence[Dataset]]) -> dict[str, list[Dataset]]:
-    """Leave out parameters of the equation that are equal in all samples: they tell a model nothing."""
+    """Omit equation parameters that are equal in all samples, since they carry no information."""
     values: dict[str, set[float]] = {}
     for data in (data for group in found.values() for data in group):
         for name in data.attrs.get(_SCALARS, ()):
@@ -243,7 +246,7 @@ def _varying_scalars(found: Mapping[str, Sequence[Dataset]]) -> dict[str, list[D
 
 
 def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
-    """Return PDEBench's own test part: the first tenth of each array, the last tenth of samples that are groups."""
+    """Return PDEBench's own test split: the first tenth of each array, or the last tenth if each sample is a group."""
     found: dict[str, list[Dataset]] = {"train": [], "test": []}
     for data in parts:
         n = data.sizes[SAMPLE]
@@ -251,7 +254,7 @@ def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
         test, train = (
             (slice(int(0.9 * n), n), slice(int(0.9 * n))) if in_groups else (slice(int(0.1 * n)), slice(int(0.1 * n), n))
         )
-        title = f"{data.attrs['format']}, which tests on samples {test.start or 0} to {test.stop - 1}"
+        title = f"{data.attrs['format']}, with samples {test.start or 0} to {test.stop - 1} as the test set"
         for split, samples in (("train", train), ("test", test)):
             part = data.isel(sample=samples).assign_attrs(format=title)
             found[split] += [part] if part.sizes[SAMPLE] else []

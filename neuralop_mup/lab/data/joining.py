@@ -1,4 +1,4 @@
-"""Several files as a list of Datasets: x.npy beside y.npy, or time steps that form one trajectory."""
+"""Combination of several files into Datasets: pairs such as x.npy and y.npy, or time steps of one trajectory."""
 
 import re
 from collections import defaultdict
@@ -27,16 +27,16 @@ from neuralop_mup.lab.data.readers import read_file
 
 
 def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) -> list[Dataset]:
-    """Return what files hold, as a list of Datasets.
+    """Return the contents of files as a list of Datasets.
 
     Parameters
     ----------
     files : sequence of str
-        Arrays in two files that their names call input and output, such as x.npy and y.npy, become one Dataset.
+        Files to read. Two files whose names mark them as input and output, such as x.npy and y.npy, become one Dataset.
     join : str, default "sample"
-        "time": each file is a time step, and the files of a folder are one trajectory.
+        With "time", each file is a time step, and the files in a folder form one trajectory.
     pair : bool, default True
-        Whether names of files may mean input and output. False where the user gives other keys.
+        Whether file names may indicate input and output. False if the user passes different keys.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) ->
 
 
 def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
-    """Return two files of one array each, which their names call input and output, as one Dataset; others as they are."""
+    """Combine two files of one array each, named as input and output, into one Dataset. Return other files unchanged."""
     parts = [part for each in found.values() for part in each]
     arrays = {role_of(path)[1]: part.variables for path, part in zip(found, parts, strict=False)}
     if not len(parts) == len(found) == 2 or arrays.keys() != {"x", "y"} or any(len(held) != 1 for held in arrays.values()):
@@ -73,7 +73,7 @@ def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
-    """Join files of one or more time steps each, in the order of their times or of the numbers in their names."""
+    """Join files that contain one or more time steps each, ordered by their times or by the numbers in their names."""
     steps = [
         (path, place, step)
         for path, parts in found.items()
@@ -90,17 +90,17 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
     if unclear:
         one, other = unclear[0]
         raise MupError(
-            f"{steps[one][0]} and {steps[other][0]}, at {keys[one]} and {keys[other]}, are steps without a clear order: "
-            f"write the time of each step into its file, or number the names, such as u_0007. Keep other files outside "
-            f"{folder}, or leave out join='time'."
+            f"The order of the steps {steps[one][0]} (at {keys[one]}) and {steps[other][0]} (at {keys[other]}) is unclear. "
+            "Store the time of each step in its file, or number the file names (for example u_0007). Move unrelated files "
+            f"out of {folder}, or omit join='time'."
         )
     (first_path, _, first), *_ = ordered = [steps[place] for place in order]
     fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]
     shapes = [{key: step[key].shape for key in fields if key in step} for *_, step in ordered]
     if wrong := [path for (path, *_), shape in zip(ordered, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(
-            f"{wrong[0]} holds other arrays or shapes than {first_path}, so that the files of {folder} are not the steps of "
-            "one trajectory: leave out join='time', or take the file out of the folder."
+            f"{wrong[0]} contains different arrays or shapes than {first_path}, so the files in {folder} cannot be steps of "
+            "one trajectory. Omit join='time', or remove the file from the folder."
         )
     made = {key: join_variables([step[key].variable for *_, step in ordered], TIME) for key in fields}
     made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
@@ -109,33 +109,33 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
 
 
 def _is_time(step: Dataset, key: Any) -> bool:
-    """Return whether an array of a step is its time."""
+    """Return whether an array in a step is the time of that step."""
     return coordinate_word(key) == TIME or usual_word(str(key)) == TIME and step[key].ndim == 0
 
 
 def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
-    """Return the time steps of a file: one, or those along its axis of time."""
+    """Return the time steps in a file: a single one, or those along its time axis."""
     dims = [dim for dim in data.dims if usual_word(str(dim)) == TIME]
     long = [dim for dim in dims if data.sizes[dim] != 1]
     times = [key for key, v in data.variables.items() if coordinate_word(str(key)) == TIME and v.ndim == 1 and v.size > 1]
     if wrong := long[1:] or [key for key in times if data[key].dims[0] not in dims]:
         raise MupError(
-            f"{path} holds several times, {wrong[0]}, and it is unclear which axis of the fields they belong to: write a "
-            "file for each step, or leave out join='time'."
+            f"{path} contains several time values, {wrong[0]}, and it is unclear which axis of the fields they belong to. "
+            "Write one file per step, or omit join='time'."
         )
     data = data.isel({dim: 0 for dim in dims if dim not in long})
     return [data.isel({dim: place}) for dim in long for place in range(data.sizes[dim])] or [data]
 
 
 def _times_of(steps: Sequence[Dataset]) -> list[float]:
-    """Return the time of each step; nothing if there are none, or if all are equal, such as that of a forecast's start."""
+    """Return the time of each step. Empty if there are no times, or if all are equal, such as the start of a forecast."""
     for key in filter(partial(_is_time, steps[0]), steps[0].variables):
         if all(key in step and step[key].size == 1 and step[key].dtype.kind in "biuf" for step in steps):
             units = {str(step[key].attrs.get("units")) for step in steps}
             if len(units) > 1:
                 raise MupError(
-                    f"The times of {steps[0].attrs['file']} and of other files have different units, "
-                    f"{', '.join(sorted(units)[:2])}: write all times in one unit, or leave them out."
+                    f"The times in {steps[0].attrs['file']} and in other files have different units, "
+                    f"{' and '.join(sorted(units)[:2])}. Store all times in the same unit, or omit them."
                 )
             times = [float(step[key].values.item()) for step in steps]
             if np.isfinite(times).all() and (len(times) == 1 or len(set(times)) > 1):
@@ -144,6 +144,6 @@ def _times_of(steps: Sequence[Dataset]) -> list[float]:
 
 
 def _are_decimals(texts: Sequence[Sequence[str]]) -> bool:
-    """Return whether numbers with a point are decimal numbers; those of names such as run1.9 and run1.10 are not."""
+    """Return whether numbers with a point are decimal numbers, unlike those in the names run1.9 and run1.10."""
     digits = {text.partition(".")[2] for own in texts for text in own if "." in text}
     return len(set(map(len, digits))) < 2 or not any(re.search(r"\d0$", after) for after in digits)

@@ -1,4 +1,4 @@
-"""From files or arrays to Datasets with input and output, and from these to the pairs of each split."""
+"""Conversion of files or arrays to Datasets with input and output, and of these to the pairs of each split."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _PIECES = 10  # of a trajectory, if there are too few trajectories for train, va
 
 
 def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
-    """Return Datasets with input and output by split, checked and selected.
+    """Return Datasets with input and output by split, after selection and checks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     Raises
     ------
     MupError
-        If arrays or axes are unclear, or files do not fit together.
+        If arrays or axes are ambiguous, or if the files do not match.
     """
     read = {name: getattr(own, name) for name in ("x", "y", "dims", "time_step")}
     if own.arrays is not None:
@@ -57,28 +57,32 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
 
 
 def select(data: Dataset, every: Any, crop: Any) -> Dataset:
-    """Return a part of each sample; ``every`` and ``crop`` as in :class:`OwnData`."""
+    """Select a part of each sample. ``every`` and ``crop`` have the same meaning as in :class:`OwnData`."""
     steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces_of(data), every)
     ranges = crop or {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
-        raise MupError(f"every or crop names the axis {wrong[0]!r}; {data.attrs['file']} has {', '.join(data.dims)}.")
+        raise MupError(
+            f"every or crop names the axis {wrong[0]!r}, but {data.attrs['file']} has the axes {', '.join(data.dims)}."
+        )
     for dim, ends in ranges.items():
         if not all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends):
             raise MupError(
-                f"crop = {{{dim!r}: {tuple(ends)}}} goes beyond {dim} in {data.attrs['file']}, which has {data.sizes[dim]} "
-                f"points. Give a range of these, or None for the end, crop={{{dim!r}: ({max(ends[0] or 0, 0)}, None)}}."
+                f"crop = {{{dim!r}: {tuple(ends)}}} exceeds the {data.sizes[dim]} points along {dim} in "
+                f"{data.attrs['file']}. Use a range within these points, or None for the end: "
+                f"crop={{{dim!r}: ({max(ends[0] or 0, 0)}, None)}}."
             )
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
     data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
     if min(grid_of(data)) < LEAST:
         raise MupError(
-            f"every and crop leave the grid {grid_of(data)} of {data.attrs['file']}: each axis needs {LEAST} points or more."
+            f"every and crop reduce the grid of {data.attrs['file']} to {grid_of(data)}, but each axis needs at least "
+            f"{LEAST} points."
         )
     return data
 
 
 def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
-    """Return input and output of files without a known format. The axes of the first file hold for all."""
+    """Return the input and output from files without a known format. The axes of the first file apply to all files."""
     found: dict[str, list[Dataset]] = {}
     if not read["y"] and not read["time_step"]:
         _check_unpaired([data for group in raw.values() for data in group])
@@ -93,19 +97,20 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
 
 
 def _check_unpaired(group: Sequence[Dataset]) -> None:
-    """Raise MupError for files of one array each with different names, such as a.npy and u.npy: they may be a pair."""
+    """Raise MupError for files of one array each with different names, such as a.npy and u.npy, which may be a pair."""
     files = [Path(data.attrs["file"]) for data in group if list(data.variables) == [ONLY_KEY] and len(data.dims) > 1]
     names = {re.sub(rf"\d+|{'|'.join(SPLIT_WORDS)}", "", file.stem, flags=re.I): file.name for file in files}
     if len(files) == len(group) and len(names) > 1:
         one, other, *_ = names.values()
         raise MupError(
-            f"{one} and {other} hold one array each, and it is not clear whether they are input and output. If so, call "
-            f"them x{files[0].suffix} and y{files[0].suffix}. If each is a state in time, {option(time_step=1)}."
+            f"{one} and {other} each contain one array, and it is unclear whether they are input and output. If they are, "
+            f"rename them to x{files[0].suffix} and y{files[0].suffix}. If each is a state that evolves in time, pass "
+            f"{option(time_step=1)}."
         )
 
 
 def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
-    """Return a file with the axes of its grid in the order of the first one."""
+    """Return a file with its grid axes in the same order as in the first file."""
     spaces, own = spaces_of(first), spaces_of(data)
     files = f"{data.attrs['file']} and {first.attrs['file']}"
     if len(own) != len(spaces):
@@ -113,17 +118,19 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
     if set(own) != set(spaces):
         words = [word for word in (SAMPLE, TIME) if word in first.sizes] + spaces
         raise MupError(
-            f"{files} have the axes {', '.join(own)} and {', '.join(spaces)}: it is not clear which axes are the same. "
-            f"Give a word for each axis, {option(dims=' '.join(words))}."
+            f"{files} have the axes {', '.join(own)} and {', '.join(spaces)}, and it is not clear which of them correspond. "
+            f"Name each axis with {option(dims=' '.join(words))}."
         )
     return data.assign_attrs(spaces=spaces)
 
 
 def _check_alike(data: Dataset, other: Dataset, what: Callable[[Dataset], tuple]) -> None:
-    """Raise MupError where files that are joined differ: in channels and axes, or within a split in the grid."""
+    """Raise MupError if two files differ in the property that ``what`` returns, such as the channels or the grid."""
     if what(data) != what(other):
-        held = f"{data.attrs['file']} holds {_held(data)}, but {other.attrs['file']} {_held(other)}"
-        raise MupError(f"{held}: files that are joined must agree.")
+        held = f"{data.attrs['file']} contains {_held(data)}, but {other.attrs['file']} contains {_held(other)}"
+        raise MupError(
+            f"{held}. All files must have the same channels and axes, and the files of a split must also have the same grid."
+        )
 
 
 def _channels_of(data: Dataset) -> tuple:
@@ -131,7 +138,7 @@ def _channels_of(data: Dataset) -> tuple:
 
 
 def _held(data: Dataset) -> str:
-    """Return what a file holds, for a comparison: ``a, b → u on 64×64 points``."""
+    """Return a short description of a file for a comparison, such as ``a, b → u on 64×64 points``."""
     inputs, outputs = (", ".join(labels_of(data, role)[:8]) for role in ("input", "output"))
     return f"{inputs or 'frames'} → {outputs} on {_by(grid_of(data))} points{' in time' * (TIME in data.sizes)}"
 
@@ -149,7 +156,7 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
     Raises
     ------
     MupError
-        If there are too few samples or frames, or what is learned in time is unclear.
+        If there are too few samples or frames, or if ``time_step`` is missing for data with a time axis.
     """
     _check_steps(own)
     history = own.history if TIME in own.first.sizes else 0
@@ -169,46 +176,46 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
     total = sum(map(len, found.values()))
     if total < _LEAST:
         raise MupError(
-            f"{own.title} has {total} samples in all, on {_by(own.grid_shape)} points; at least {_LEAST} are needed to "
-            "train, choose and test. If the first axis is not that of the samples, move it to the front, or use dims."
+            f"{own.title} has {total} samples in total, on {_by(own.grid_shape)} points, but at least {_LEAST} are needed "
+            "for training, validation and testing. If the sample axis is not first, move it to the front or pass dims."
         )
     return found
 
 
 def n_samples(group: Sequence[Dataset]) -> int:
-    """Return the number of samples or trajectories in files."""
+    """Return the total number of samples or trajectories in files."""
     return sum(data.sizes.get(SAMPLE, 1) for data in group)
 
 
 def is_cut(own: "OwnData") -> bool:
-    """Return whether there is only one trajectory or two, which are cut in pieces to be split."""
+    """Return whether there are only one or two trajectories, which are cut into pieces for the splits."""
     return TIME in own.first.sizes and 0 < n_samples(own.sources.get("all", ())) < len(SPLITS)
 
 
 def _check_steps(own: "OwnData") -> None:
-    """Raise MupError where the steps in time do not fit the data."""
+    """Raise MupError if ``time_step``, ``history`` or ``rollout`` does not fit the data."""
     first = own.first
     if TIME not in first.sizes:
         if own.time_step is not None or own.history + own.rollout > 2:
             raise MupError(
-                f"time_step, history and rollout are for data with a time axis, and {first.attrs['file']} has none."
+                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none."
             )
         return
     if own.time_step is None and not first.attrs["format"]:
         raise MupError(
-            f"{first.attrs['file']} holds {described(first, 'output')} with {first.sizes[TIME]} frames in time; say what is "
-            f"learned: each step to the next, {option(time_step=1)}, or the first frame to the last, "
+            f"{first.attrs['file']} contains {described(first, 'output')} with {first.sizes[TIME]} time frames. To predict "
+            f"each frame from the previous one, pass {option(time_step=1)}. To predict the last frame from the first, pass "
             f"{option(time_step='last')}."
         )
     if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
         raise MupError(
-            f"{described(first, 'input')} in {first.attrs['file']} vary in time, so that no step follows from a prediction: "
-            "use rollout=1."
+            f"The input {described(first, 'input')} in {first.attrs['file']} varies in time, so a prediction alone cannot "
+            "serve as the next input. Use rollout=1."
         )
 
 
 def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
-    """Return trajectories cut into pieces, one after the other."""
+    """Cut trajectories into pieces. Return the consecutive pieces of one trajectory after the other."""
     made = []
     for data in group:
         each = data.sizes[TIME] // _PIECES
@@ -219,16 +226,16 @@ def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
-    """Return trajectories with frames that are a step of the model apart, without those that are too short."""
+    """Return trajectories with one frame per model step. Trajectories that are too short are omitted."""
     if TIME not in group[0].sizes:
         return list(group)
     made = [data.isel(time=slice(None, None, _step_of(own, data.sizes[TIME]))) for data in group]
     long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
     if not long_enough:
         raise MupError(
-            f"{group[0].attrs['file']} has {group[0].sizes[TIME]} frames in a trajectory or piece of one. More are needed "
-            f"for time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}: take smaller ones. "
-            f"Where each file is a time step, {option(join='time')}."
+            f"A trajectory, or a piece of one, in {group[0].attrs['file']} has {group[0].sizes[TIME]} frames, which is too "
+            f"few for time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}. Use smaller "
+            f"values. If each file is one time step, pass {option(join='time')}."
         )
     return long_enough
 
@@ -240,7 +247,7 @@ def _step_of(own: "OwnData", n_frames: int) -> int:
 
 def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
     if len(order) < own.n_train:
-        raise MupError(f"n_train = {own.n_train} is more than the {len(order)} training samples of {own.title}.")
+        raise MupError(f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}.")
     chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
     return order[np.sort(chosen[: own.n_train])]
 
@@ -249,7 +256,7 @@ def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
 
 
 def describe(own: "OwnData") -> dict[str, str]:
-    """Return how the data was read, by topic."""
+    """Return report lines that describe how the data was read, by topic."""
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
@@ -258,10 +265,8 @@ def describe(own: "OwnData") -> dict[str, str]:
     found["time"] = _time_text(own, train) if train.history else ""
     found["training"] = f"over {own.rollout} steps" * (own.rollout > 1)
     for name, (least, most) in first.attrs.get("varying", {}).items():
-        found[name] = f"differs between files, from {least:g} to {most:g}, and is a constant channel of the input"
-    found["nan"] = "filled with the mean and left out of losses; the last channel of the input is a mask" * (
-        own.nan == "mask"
-    )
+        found[name] = f"varies between files from {least:g} to {most:g}; added as a constant input channel"
+    found["nan"] = "filled with the mean and excluded from losses; the last input channel is a mask" * (own.nan == "mask")
     found["splits"] = _split_text(own)
     return {name: text for name, text in found.items() if text}
 
@@ -275,10 +280,10 @@ def _time_text(own: "OwnData", train: WindowReader) -> str:
     pairs = "–".join(map(str, sorted({train.lengths.min(), train.lengths.max()})))
     text = f"frames {before} → {step * own.history} of {max(frames)} and so on, {pairs} pairs"
     if is_cut(own):
-        text += f"; in each of {_PIECES} pieces, the last for validation and test"
+        text += f" in each of {_PIECES} pieces, the last of which are for validation and test"
     if min(frames) < max(frames):
         text += f"; trajectories have {min(frames)} to {max(frames)} frames"
-        text += f"; {short} of {len(frames)} trajectories are shorter than a window and left out"
+        text += f"; {short} of {len(frames)} trajectories are shorter than a window and omitted"
     return text
 
 
@@ -292,6 +297,6 @@ def _split_text(own: "OwnData") -> str:
         drawn = ", ".join(split for split in own.parts if split not in known)
         how = "in file order"
         if own.shuffle and not is_cut(own):
-            how = f"drawn at random, the same in every run; {option(shuffle=False)} takes them in file order"
+            how = f"drawn at random, the same in every run; to use the file order, pass {option(shuffle=False)}"
         found.append(f"{drawn} from {'the others' if found else 'all'} {how}")
     return "; ".join(found)

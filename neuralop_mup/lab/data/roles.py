@@ -1,4 +1,4 @@
-"""Datasets with roles: fields that are input or output, on one grid, with axes that have a meaning."""
+"""Datasets with roles: input and output fields on a common grid, with axes of known meaning."""
 
 import math
 import shlex
@@ -21,19 +21,19 @@ Variables = Mapping[str, Variable]
 
 
 def option(**read: Any) -> str:
-    """Return how files are to be read, as one writes it in Python and in the shell."""
+    """Return options for reading files as text, in Python and shell syntax."""
     texts = {name: f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value)) for name, value in read.items()}
     return f"read={read} (in the shell: {' '.join(f'--read.{name} {text}' for name, text in texts.items())})"
 
 
 def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
-    """Return the variables of a role, "input" or "output", by their keys in the file."""
+    """Return the variables with a role, "input" or "output", by their keys in the file."""
     names = [str(name) for name in data.data_vars if str(name).startswith(f"{role}:")]
     return {name.partition(":")[2]: data[name].variable for name in names}
 
 
 def spaces_of(data: Dataset) -> list[str]:
-    """Return the axes of the grid, in the order of the first file, else of the first output that has all."""
+    """Return the axes of the grid, in the order of the first file or else of the first output with the most axes."""
     if "spaces" in data.attrs:
         return list(data.attrs["spaces"])
     found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
@@ -51,7 +51,7 @@ def n_channels(variable: Variable) -> int:
 
 
 def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
-    """Return the names of the channels of a role."""
+    """Return the channel names of all fields with a role."""
     found: list[str] = []
     for key, variable in fields_of(data, role).items():
         count = n_channels(variable)
@@ -62,7 +62,7 @@ def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
 
 
 def described(data: Dataset, role: str) -> str:
-    """Return the fields of a role with their axes, such as ``u (sample time x y)``."""
+    """Return a description of the fields with a role and their axes, such as ``u (sample time x y)``."""
     words = {key: [dim.partition(":")[0] for dim in variable.dims] for key, variable in fields_of(data, role).items()}
     return " + ".join(f"{key} ({' '.join(own)})" for key, own in words.items())
 
@@ -71,29 +71,29 @@ def described(data: Dataset, role: str) -> str:
 
 
 def field(role: str, key: str, values: Any, words: Sequence[str], labels: Sequence[str] = ()) -> dict[str, Variable]:
-    """Return a field under a name that is no axis. The channels of each array have an axis of their own, and labels."""
+    """Return a field under a key that differs from all axis names, with a channel axis of its own and channel labels."""
     names = [f"{CHANNEL}:{key}:{axis}" if word == CHANNEL else word for axis, word in enumerate(words)]
     return {f"{role}:{key}": lazy(values, names, {_LABELS: tuple(labels)})}
 
 
 def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = None, **attrs: Any) -> Dataset:
-    """Return variables on one grid as a Dataset.
+    """Return variables on a common grid as a Dataset.
 
     Parameters
     ----------
     file : str
-        What messages call it.
+        Name of the file in messages.
     fields : mapping of str to Variable
-        As :func:`field` returns them. Along an axis that is absent or has one point, a field is constant.
+        Fields as returned by :func:`field`. A field is constant along an axis that is absent or has one point.
     coords : mapping of str to array, optional
-        Axis → its coordinate. The times of PDEBench have one entry more than there are frames.
+        Coordinate of each axis. Times may have one more entry than there are frames, as in PDEBench.
     **attrs
         Attributes of the Dataset.
 
     Raises
     ------
     MupError
-        If these are no fields of real numbers on one grid, or if the output looks like classes.
+        If the variables are not real-valued fields on a common grid, or if the output looks like class labels.
     """
     sizes: dict[str, int] = {}
     for name, variable in fields.items():
@@ -114,28 +114,28 @@ def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = No
 
 def _check_field(name: str, file: str, variable: Variable) -> None:
     role, _, key = name.partition(":")
-    what = f"{key} in {file} is no field, {variable.dtype} of shape {variable.shape}:"
+    what = f"{key} in {file} is {variable.dtype} of shape {variable.shape}"
     kind = variable.dtype.kind
     if kind not in "biuf":
         raise MupError(
-            f"{what} a field is real numbers; the real and imaginary parts of complex ones are two channels, "
-            f"np.stack([u.real, u.imag], axis=1), or tensors for a complex model, {READY}."
+            f"{what}, but fields must be real-valued. Pass the real and imaginary parts of a complex field as two channels, "
+            f"np.stack([u.real, u.imag], axis=1), or pass tensors to a complex model with {READY}."
         )
     if variable.dtype.itemsize > 8:
-        raise MupError(f"{what} torch has at most float64: write {key}.astype('float64').")
+        raise MupError(f"{what}, but torch supports at most float64. Use {key}.astype('float64').")
     if not variable.size:
-        raise MupError(f"{what} it is empty; give samples, or leave out the file.")
+        raise MupError(f"{what}, so it is empty. Provide samples, or omit the file.")
     if role == "output" and kind != "f":
         values = np.unique(variable.isel({SAMPLE: slice(_CLASSES), TIME: 0}, missing_dims="ignore").values)
         if len(values) <= _CLASSES:
             raise MupError(
-                f"{key} in {file} holds the whole numbers {', '.join(map(str, values))}: they look like classes, and an "
-                f"output is real numbers; where they are such write them so, {key}.astype('float32')."
+                f"{key} in {file} contains only the integers {', '.join(map(str, values))}, which look like classes, but an "
+                f"output must be real-valued. If these values are real numbers, pass {key}.astype('float32')."
             )
 
 
 def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
-    """Raise MupError unless all fields have the same points along each axis, and inputs no axis that outputs lack."""
+    """Raise MupError if lengths differ along an axis, or if inputs have an axis that the outputs lack."""
     held = ", ".join(f"{name.partition(':')[2]} {dict(variable.sizes)}" for name, variable in fields.items())
     outputs = {dim for name, variable in fields.items() if name.startswith("output:") for dim in variable.dims}
     for variable in fields.values():
@@ -143,9 +143,10 @@ def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
             is_known = dim in outputs or dim == SAMPLE or is_channel(dim)
             if points != sizes[dim] or not is_known:
                 raise MupError(
-                    f"{file} holds {held}, with {points} and {sizes[dim] if is_known else 1} along {dim}: input and output "
-                    "need one grid, as many samples and the same times; an axis of frames that are all input is a channel's."
+                    f"{file} contains {held}, with sizes {points} and {sizes[dim] if is_known else 1} along {dim}. Input "
+                    "and output must have the same grid, number of samples and times. If all frames along an axis are "
+                    "input, name that axis channel."
                 )
     grid = [points for dim, points in sizes.items() if is_space(dim)]
     if not 1 <= len(grid) <= 3 or min(grid) < LEAST:
-        raise MupError(f"{file} holds {held}: the grid needs one to three axes with {LEAST} points or more on each.")
+        raise MupError(f"{file} contains {held}. The grid must have one to three axes with at least {LEAST} points each.")

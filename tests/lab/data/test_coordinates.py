@@ -100,7 +100,7 @@ def test_steps_that_differ_between_files_are_a_channel():
     own = OwnData(files="step*.h5")
     assert own.in_channels == 2
     assert set(own.load().train[0][:, 1].unique().tolist()) == {1.0, 5.0}
-    assert own.readings["time step"].startswith("differs between files, from 1 to 5")
+    assert own.readings["time step"].startswith("varies between files from 1 to 5")
     assert "time step" not in OwnData(files="step1.h5").readings
     test = OwnData(files={"train": "step1.h5", "test": "step5.h5"}).load().test[0]
     assert test[:, 1].unique().tolist() == [5.0]

@@ -117,7 +117,7 @@ def test_samples_that_two_splits_share(form):
         write("train.npz", u=u)
         write("val.npz", u=u[:2])
         source = as_source("*.npz", read)
-    with pytest.warns(UserWarning, match="8 of 8 samples of val are in train"):
+    with pytest.warns(UserWarning, match="8 of 8 samples of val are also in train"):
         source.load().check()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -295,6 +295,6 @@ def test_file_with_named_axes_needs_one_option():
         xarray.Dataset(fields).to_zarr(f"sea/{split}.zarr", zarr_format=2)
     with refused("time_step --read.y") as caught:
         read("sea")
-    line = re.search(r"in time read=({.*?})", str(caught.value))[1]
+    line = re.search(r"in time, pass read=({.*?})", str(caught.value))[1]
     own, data = read("sea", **ast.literal_eval(line))
     assert (own.in_channels, data.counts()) == (3, {"train": 24, "val": 12, "test": 12})

@@ -108,7 +108,7 @@ def test_keys_are_asked_where_no_array_is_x_or_y():
 def offered(caught):
     """All words for axes that a message offers."""
     ((line, _),) = lines_of(caught)
-    more = re.findall(r"or dims=('.*?'|{.*?})[,;]", str(caught.value))
+    more = re.findall(r"or dims=('.*?'|{.*?})[,.]", str(caught.value))
     return line, [line["dims"], *map(ast.literal_eval, more)]
 
 

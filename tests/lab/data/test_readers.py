@@ -212,7 +212,7 @@ def test_every_way_of_storing_an_array(kind, storage):
 def test_file_that_ends_too_soon():
     np.save("short.npy", np.zeros((20, 16)))
     os.truncate("short.npy", 1000)
-    with refused("short.npy cutshort"):
+    with refused("short.npy truncated"):
         dict(read_file("short.npy")[0].load())
 
 
