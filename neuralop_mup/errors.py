@@ -20,11 +20,11 @@ class MupError(ValueError):
 
 
 class Diverged(MupError):
-    """Training diverged: a value is not finite, usually because the learning rate is too large."""
+    """Training has diverged: a value is not finite, usually because the learning rate is too large."""
 
 
-# Similarity ratio above which a name is suggested. A typo in a short word reaches it (adma, adam), but words that only share
-# some letters (width, rank) do not.
+# Similarity ratio above which a name is suggested. A typo in a short word (adma for adam) exceeds it, but words that only
+# share some letters (width, rank) do not.
 _CUTOFF = 0.75
 
 

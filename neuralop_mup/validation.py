@@ -24,25 +24,25 @@ def is_multiplier(value: Any) -> bool:
 def check_number(what: str, value: Any, tensor: bool = False) -> None:
     """Raise MupError unless :func:`is_number` is true for ``value``."""
     if not is_number(value, tensor):
-        raise MupError(f"{what} must be a finite number ≥ 0, got {value!r}.")
+        raise MupError(f"{what} must be a finite number ≥ 0, but got {value!r}.")
 
 
 def check_positive(what: str, value: Any, finite: bool = True) -> None:
     """Raise MupError unless ``value`` is a positive number and, by default, finite."""
     if not _is_real(value) or not value > 0 or (finite and not math.isfinite(value)):
-        raise MupError(f"{what} must be a {'finite ' if finite else ''}number > 0, got {value!r}.")
+        raise MupError(f"{what} must be a {'finite ' if finite else ''}number > 0, but got {value!r}.")
 
 
 def check_count(what: str, value: Any, unit: str = "", least: int = 1) -> None:
     """Raise MupError unless ``value`` is an integer greater than or equal to ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise MupError(f"{what} must be an integer{f' number of {unit}' if unit else ''} ≥ {least}, got {value!r}.")
+        raise MupError(f"{what} must be an integer{f' number of {unit}' if unit else ''} ≥ {least}, but got {value!r}.")
 
 
 def check_decay(what: str, value: Any) -> None:
     """Raise MupError unless ``value``, or every number in it if it is a sequence, lies in [0, 1)."""
     if not all(is_number(number) and number < 1 for number in (value if isinstance(value, Sequence) else [value])):
-        raise MupError(f"{what} must lie in [0, 1), got {value!r}. Use a value such as 0.9.")
+        raise MupError(f"{what} must lie in [0, 1), but got {value!r}. Use a value such as 0.9.")
 
 
 def check_names(given: Iterable[str], *takers: Callable[..., Any]) -> None:

@@ -35,31 +35,34 @@ EXACT = ("identity", "mup", "output", "step", "deepcopy", "pickle")
 # The footnotes of slopes beyond ±0.3: mark and reason, in the order of the page. Where a slope over modes is steep it was
 # measured with `rule="none"` too, and a single seed's lowest and highest slope are what `coord_check` gives.
 NOTES = {
-    ("3d", "modes"): ("two-sizes", '`rule="none"` has the same slope. Single seeds have −0.3 to +0.8.'),
+    ("3d", "modes"): ("two-sizes", '`rule="none"` has the same slope. Single seeds range from −0.3 to +0.8.'),
     ("legacy_cp", "modes"): (
         "shared-factors",
         "The mode rule is derived for independent blocks, and the modes of a factorized kernel share factors. "
-        '`rule="none"` has +0.5, and `rule="log-modes"` +0.32.',
+        'The slope is +0.5 with `rule="none"` and +0.32 with `rule="log-modes"`.',
     ),
     ("uno_tucker", "modes"): (
         "factors-in-uno",
-        '`rule="none"` has −0.32. The cause is not settled; single seeds have −1.3 to +0.5.',
+        'With `rule="none"`, the slope is −0.32. The cause is not settled. Single seeds range from −1.3 to +0.5.',
     ),
     ("gino_ada_in", "modes"): (
         "graph-in",
-        '`rule="none"` has the same slope, and the first update is flat. Single seeds have −0.3 to +1.3.',
+        '`rule="none"` has the same slope, and the first update is flat. Single seeds range from −0.3 to +1.3.',
     ),
     ("gino_nonlinear", "width"): (
         "gno-readout",
-        "A real weakness: −0.7 at widths up to 64. A narrow GINO starts with a larger output. "
+        "This is a real weakness: the slope is −0.7 at widths up to 64. A narrow GINO starts with a larger output. "
         '`init_mult={"readout": 1e-3}` avoids this ([models](../explain/inferences.md)).',
     ),
     ("codano_token", "width"): (
         "token-width",
-        "A real weakness, also at widths up to 64 (−0.2 to −0.3). The cause is not settled "
+        "This is a real weakness, also at widths up to 64 (−0.2 to −0.3). The cause is not settled "
         "([models](../explain/inferences.md)).",
     ),
-    ("codano_cls_token", "modes"): ("tokens", '`rule="none"` has +0.28. Single seeds have −0.9 to +0.8.'),
+    ("codano_cls_token", "modes"): (
+        "tokens",
+        'With `rule="none"`, the slope is +0.28. Single seeds range from −0.9 to +0.8.',
+    ),
 }
 
 HEAD = f"""\
@@ -67,8 +70,8 @@ HEAD = f"""\
 # Support matrix
 
 **Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
-keep their size. A footnote explains each slope beyond ±0.3. Sizes are small and seeds few. \
-This measures one model:
+keep their size. A footnote explains each slope beyond ±0.3. The models are small, and only a few seeds were run. \
+This code measures one model:
 
 ```python
 import torch
@@ -87,15 +90,17 @@ print(nm.coord_check(build, sizes=[8, 16, 32], batches=[{{"x": x, "y": x}}], lr=
 ```
 
 * *width*: the steepest log-log slope of a layer's update over widths {", ".join(map(str, WIDTHS))}, \
-after {STEP} steps of Adam under the default rule. Root mean square over {SEEDS} seeds, random data; 0 is ideal.
-* *modes*: the same over `n_modes` {", ".join(map(str, MODES))} on each axis \
+after {STEP} steps of Adam under the default rule. It is the root mean square over {SEEDS} seeds \
+with random data, and 0 is ideal.
+* *modes*: the same slope over `n_modes` {", ".join(map(str, MODES))} on each axis \
 ({", ".join(map(str, MODES[:2]))} in 3D), at width {MODES_WIDTH}.
 
-For each case we also count what should be equal. All counts are 0, except for [those listed below](#what-is-not-zero):
+For each case, we also count differences that should not occur. All counts are 0, except for \
+[those listed below](#what-is-not-zero):
 
 * *identity*: parameters that differ from neuralop's model after 10 steps at the base size
-* *mup*: parameters with another learning rate in `mup.MuAdam` than in `nm.MuAdam`
-* *output*, *step*: output entries that differ after loading a checkpoint, and parameters after a further step
+* *mup*: parameters with a different learning rate in `mup.MuAdam` than in `nm.MuAdam`
+* *output*, *step*: output entries that differ after loading a checkpoint, and parameters that differ after another step
 * *deepcopy*, *pickle*: rows of the plan that a copy of the model loses
 """
 

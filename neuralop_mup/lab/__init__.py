@@ -1,8 +1,8 @@
-"""Train, tune and transfer: of a model on data, or of any train function (Algorithm 1 of arXiv 2506.19396).
+"""Train, tune and transfer a model on data, or any train function (Algorithm 1 of arXiv 2506.19396).
 
-A :class:`Study` lists the runs that are missing, given the records of a folder. :func:`neuralop_mup.lab.run.run` trains
-them. The name of a kept run is the hash of everything that it depends on. :class:`Results` computes every
-number from the records.
+Given the records in a folder, a :class:`Study` lists the missing runs, and :func:`neuralop_mup.lab.run.run` trains them. The
+name of a saved run is the hash of everything that the run depends on. :class:`Results` computes every number from the
+records.
 """
 
 from neuralop_mup.lab.report import aligned_table, verdict, write_report

@@ -27,18 +27,18 @@ from neuralop_mup.lab.score import (
 from neuralop_mup.lab.training import quiet, untouched
 
 Batch = Mapping[str, torch.Tensor]
-#: Way to predict → metric → errors of all samples.
+#: Maps each prediction method to its metrics, and each metric to the errors of all samples.
 Errors = dict[str, dict[str, torch.Tensor]]
 
 MODEL, HALF, MEAN, PERSISTENCE = "model", "model, half resolution", "mean", "last state"
 _BASELINES = {MEAN: "predicting the mean of the training data", PERSISTENCE: "predicting the last state of the input"}
 _WORST = 5
-_STEPS = 8  # of a trajectory, in its table
-#: An error of at least this share of a baseline's is not better. Without learning, an error may be lower by chance.
+_STEPS = 8  # maximum number of time steps in the table of a trajectory
+#: An error counts as better only if it is below this fraction of a baseline's error. Otherwise it may be lower by chance.
 _NOT_BETTER = 0.99
-#: Channels with a smaller standard deviation, relative to their root mean square, vary only by rounding.
+#: Channels whose standard deviation, relative to their root mean square, is smaller than this vary only by rounding.
 _ROUNDING = 4 * torch.finfo(torch.float32).eps
-#: Mean squares and means of each channel.
+#: Mean squares and means for each channel.
 _MOMENTS: dict[str, Metric] = {
     "squared error": lambda prediction, y, known: mean_square(prediction - y, known),
     "bias": lambda prediction, y, known: ((prediction - y) * known).flatten(2).sum(2) / known.flatten(2).sum(2),
@@ -53,11 +53,11 @@ class Accuracy:
     Attributes
     ----------
     page : str
-        Markdown for the report, which shows the figure.
+        Markdown for the report, including the figure.
     comparison : str
-        Errors of the model and of the baselines by channel.
+        Errors of the model and of the baselines for each channel.
     findings : sequence of str
-        A sentence for each baseline that the model does not surpass.
+        One sentence for each baseline that the model does not outperform.
     """
 
     page: str = ""
@@ -74,14 +74,14 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     data : ProblemData or Loaders
         Fields on a grid.
     split : mapping
-        Name of a split → numbers of its samples or trajectories in the data that the user passed.
+        Maps the name of a split to the indices of its samples or trajectories in the data that the user passed.
     figure : Path
-        File for a figure of the samples with the median error and with the largest error.
+        File for a figure that shows the samples with the median error and with the largest error.
 
     Returns
     -------
     Accuracy
-        Empty if predictions do not have the shape of the targets.
+        Empty if the predictions do not have the same shape as the targets.
     """
     loaders = data.loaders(AT_ONCE, 0)[1]
     which = "test" if "test" in loaders else "val"
@@ -100,28 +100,29 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     named = "test" if which == "test" else "validation"
     baselines = "; ".join(f"{way}, {_BASELINES[way]}" for way in ways if way in _BASELINES)
     comparison = (
-        f"Errors on the {named} data, in its units: L2, the relative L2 error; RMSE, the root mean square error; std, the "
-        f"standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n{wording.aligned(by_channel)}"
+        f"Errors on the {named} data, in the units of the data. L2 is the relative L2 error, RMSE is the root mean square "
+        f"error, and std is the standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n"
+        f"{wording.aligned(by_channel)}"
     )
-    joined = " of all channels together; the loss is the sum of theirs" if len(by_channel) > 2 else ""
+    joined = " over all channels together (the loss sums the errors of the channels)" if len(by_channel) > 2 else ""
     with np.errstate(invalid="ignore"):  # differences of infinite errors
         quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
     all_ways = found | _at_half_the_resolution(model, loaders[which])
     means = [[name, *(_mean(own[name]) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
     tables = {
-        "Mean over the samples (l2: all channels together; h1, The Well's vrmse and PDEBench's nrmse: mean over "
-        "channels):": [["error", *all_ways], *means],
+        "Means over the samples. The error l2 covers all channels together; h1, vrmse (The Well) and nrmse (PDEBench) are "
+        "means over the channels:": [["error", *all_ways], *means],
         f"Relative L2 errors{joined}. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],
         ],
-        "The largest:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
-        "By time, in the mean over trajectories:": _by_step(model, data, which, errors),
+        "Largest errors:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
+        "By time step, averaged over the trajectories:": _by_step(model, data, which, errors),
     }
     zero = len(errors) - len(defined)
     page = [
         comparison,
-        f"{zero} of {len(errors)} samples are zero everywhere, so they have no relative error." if zero else "",
+        f"{zero} of {len(errors)} samples are zero everywhere, so their relative error is undefined." if zero else "",
         *(f"{what}\n\n{wording.aligned(rows)}" for what, rows in tables.items() if rows),
         f"![Samples of the {named} data: input, truth, prediction and their difference]({figure.name})",
     ]
@@ -129,7 +130,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
 
 
 def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tensor]]:
-    """Return trivial predictions: one number per channel and, for trajectories, the last state of the input."""
+    """Return trivial predictors: a constant per channel and, for trajectories, the last state of the input."""
     if isinstance(data, ProblemData):
         means = data.normalizers[1].mean
     else:
@@ -143,7 +144,7 @@ def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tenso
 
 
 def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batch]) -> Errors:
-    """Return all errors of each way to predict; nothing if a prediction does not have the shape of y."""
+    """Return all errors of each prediction method, or an empty dict if a prediction does not have the shape of y."""
     found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
     for batch in batches:
         y = batch["y"]
@@ -160,10 +161,10 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
 
 
 def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
-    """Return errors on every second point of input and target; nothing if the data or the model does not allow it."""
+    """Return the errors on every second grid point, or an empty dict if the data or the model does not allow this."""
     grid = tuple(next(iter(loader))["x"].shape[2:])
     half = tuple(n // 2 for n in grid)
-    divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv needs even numbers of points
+    divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv requires an even number of points
     if any(n % divisor for n in grid) or type(model.processor) not in (DefaultDataProcessor, type(None)):
         return {}
     every_second = (..., *[slice(None, None, 2)] * len(grid))
@@ -171,12 +172,12 @@ def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
     try:
         check_grid(model.model, half)
         return _measured({HALF: lambda batch: model(**batch)}, thinned)
-    except Exception:  # models raise anything on a grid that they are not made for
+    except Exception:  # models may raise any exception on a grid that they do not support
         return {}
 
 
 def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
-    """Return the table by channel, and a sentence for each baseline that the model does not surpass."""
+    """Return the table of errors by channel, and a sentence for each baseline that the model does not outperform."""
     moments = {way: {name: own[name].mean(0) for name in _MOMENTS} for way, own in found.items()}
     rmse = {way: own["squared error"].sqrt() for way, own in moments.items()}
     size = moments[MODEL]["square"].sqrt()
@@ -200,12 +201,12 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
 
 
 def _mean(errors: Any) -> float:
-    """Return the mean of the errors that are defined."""
+    """Return the mean of the errors, ignoring undefined (NaN) ones."""
     return float(torch.as_tensor(errors).nanmean())
 
 
 def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield input, target and prediction of each sample."""
+    """Yield the input, target and prediction of each sample."""
     for batch in loader:
         with quiet():
             prediction = model(**batch)
@@ -215,7 +216,7 @@ def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
 
 
 def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequence[Any]:
-    """Return names of samples: their numbers in the user's data if these are known, else their places in the split."""
+    """Return names of samples: their indices in the user's data if known, otherwise their positions in the split."""
     lengths = data.trajectories(which) if isinstance(data, ProblemData) else []
     places = range(len(lengths) or count)
     numbers = numbers if len(numbers) == len(places) else places
@@ -225,14 +226,14 @@ def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequenc
 
 
 def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
-    """Return the table by step of a trajectory; nothing if samples are not steps of trajectories."""
+    """Return the table of errors by time step, or an empty list if the samples are not steps of trajectories."""
     validation = Validation(data, which)
     pairs = validation.pairs
     if pairs < 2:
         return []
     columns = {
-        "from the truth before": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
-        "from the first state on": rollout_errors(model, validation, pairs),
+        "from the previous true state": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
+        "from the first state": rollout_errors(model, validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

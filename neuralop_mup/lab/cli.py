@@ -1,4 +1,4 @@
-"""The command line ``neuralop-mup``: options from the signatures of the commands, and errors of one sentence."""
+"""The ``neuralop-mup`` command line. Options come from the signatures of the commands, and errors take one line."""
 
 import os
 import re
@@ -14,20 +14,20 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.commands import COMMANDS
 
-#: A type in jsonargparse's messages → what the option must be.
+#: Maps a type in jsonargparse's messages to a description of the expected value.
 _KINDS = {
     "float": "a number",
-    "int": "a whole number",
+    "int": "an integer",
     "bool": "yes or no",
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
 
-#: A link in a docstring. A terminal shows only its last name.
+#: Matches a link in a docstring. In a terminal, only the last part of its name is shown.
 _LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
 class _Parser(ArgumentParser):
-    """A parser that accepts no abbreviations, raises ArgumentError, and shows docstrings without links."""
+    """A parser that rejects abbreviations, raises ArgumentError, and shows docstrings without links."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False, "exit_on_error": False})
@@ -37,18 +37,18 @@ class _Parser(ArgumentParser):
 
 
 def parser(command: str | None = None) -> ArgumentParser:
-    """Return the parser of all commands, or of one."""
+    """Return the parser for all commands, or for a single command."""
     components = COMMANDS if command is None else COMMANDS[command]
     return auto_parser(components, parser_class=_Parser, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:
-    """Return the words of a command with everything that is optional: ``--data=``, brackets of lists, values of flags.
+    """Return the words of a command with all optional syntax filled in: ``--data=``, brackets of lists, values of flags.
 
     Raises
     ------
     MupError
-        If the command does not have an option. The message contains the most similar option.
+        If an option is unknown. The message contains the most similar option.
     """
     command, *words = argv
     if words and not words[0].startswith("-"):
@@ -59,7 +59,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
         name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
         if name.strip("-") and (known := name.partition(".")[0]) not in hints:
             options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
-            raise MupError(f"{command!r} has no option {known!r}: {nearest(known, options)}")
+            raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
         if text and text[0] not in "[{" and (lists[0] or ("," in text and (any(lists) or "." in name))):
@@ -76,13 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        Arguments without the program's name. Default: those of this process.
+        Arguments without the name of the program. Default: the arguments of this process.
 
     Returns
     -------
     int
-        0 for success. 1 if the target's training or the coordinate check failed, or if the check is undecided. 2 for an
-        error that the user can fix, with one line on stderr. 130 after Ctrl-C.
+        0 on success; 1 if the training of the target or the coordinate check failed, or if the check is undecided; 2 for an
+        error that the user can fix, which is printed as one line on stderr; 130 after Ctrl-C.
     """
     argv = [str(word) for word in (sys.argv[1:] if argv is None else argv)] or ["--help"]
     try:
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("default")
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
             if argv[0] not in COMMANDS and argv[0].partition("=")[0] not in parser()._option_string_actions:
-                raise MupError(f"There is no command {argv[0]!r}: {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
+                raise MupError(f"Unknown command {argv[0]!r}: {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")
             given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
@@ -100,25 +100,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ArgumentError as error:
         return _failed(_in_words(" ".join(str(error).split())))
     except UnicodeDecodeError:
-        return _failed("The file of --config is not text. It must contain options as YAML, such as epochs: 20.")
+        return _failed("The file of --config is not a text file. It must contain options as YAML, such as epochs: 20.")
     except MupError as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
     except KeyboardInterrupt:
-        return _failed("Interrupted. The same command resumes after the last finished run or checkpoint.", 130)
+        return _failed("Interrupted. Repeat the command to resume after the last finished run or checkpoint.", 130)
     except BrokenPipeError:
-        # The reader (head, less) has ended. Otherwise, Python would print an error when it flushes stdout at exit.
+        # The reader (head, less) has exited. Without this, Python would print an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def _in_words(text: str) -> str:
-    """Rewrite a message of jsonargparse: the value, and what the option must be."""
+    """Rewrite a message of jsonargparse so that it states the expected value and the given one."""
     found = re.match(r'Parser key "(.+?)": .*?Expected a (?:<class \'(?:\w+\.)*(\w+)\'>|.*?\[(.*?)\]).*value: (.*)', text)
     if found:
         name, kind, choices, value = found.groups()
-        return f"--{name} is {value!r}; use {choices or _KINDS.get(kind, kind).format(name)}."
+        expected = f"one of {choices}" if choices else _KINDS.get(kind, kind).format(name)
+        return f"--{name} must be {expected}, but got {value!r}."
     if text.startswith("unrecognized arguments"):
-        text += ". Separate several files with commas. If a file name begins with a dash, write ./-name."
+        text += ". Separate several file names with commas. If a file name starts with a dash, use ./-name."
     return text
 
 

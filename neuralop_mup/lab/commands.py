@@ -1,4 +1,4 @@
-"""The commands of ``neuralop-mup``: functions of this package with neuralop's FNO as the model. Nothing is computed here."""
+"""The commands of ``neuralop-mup``. They call functions of this package, with neuralop's FNO as the model."""
 
 import inspect
 import math
@@ -27,7 +27,7 @@ from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.training import FNOs, processor_of
 from neuralop_mup.lab.tuning import tuples
 
-Some = Mapping[str, Any] | None  # options with a dot
+Some = Mapping[str, Any] | None  # options whose names contain a dot
 
 
 #: The default problem of ``neuralop-mup compare``, which takes one to three minutes on two cores.
@@ -37,18 +37,18 @@ _SMALL_PROBLEM = {"n_train": 140, "n_val": 40, "grid": 64}
 _SMALL_TARGET = {"hidden_channels": 64, "n_modes": 32}
 
 
-#: Arguments of all commands that read data.
+#: Documentation of the arguments that all commands that read data share.
 _DATA_ARGUMENTS = """data
-    A problem (burgers, darcy, darcy-pino), or your data: a file, a folder, a pattern, or several files with commas. It
-    may follow the command without --data.
+    A problem (burgers, darcy, darcy-pino) or your own data: a file, a folder, a pattern, or several files separated by
+    commas. The word --data can be omitted directly after the command.
 problem
     Arguments of the problem, such as --problem.viscosity 0.1.
 read
-    Options for your files, such as --read.x KEY; see OwnData."""
+    Options for reading your files, such as --read.x KEY (see OwnData)."""
 
 
 def _on_data(command: Callable[..., int]) -> Callable[..., int]:
-    """Append the arguments for data to the docstring of a command, which must end with a list of arguments."""
+    """Append the data arguments to the docstring of a command, which must end with a list of arguments."""
     command.__doc__ = f"{inspect.getdoc(command)}\n{_DATA_ARGUMENTS}"
     return command
 
@@ -65,15 +65,15 @@ def compare(
 ) -> int:
     """Compare Adam and MuSOAP for an FNO on your data. Example: neuralop-mup compare heat.npz
 
-    Without arguments, the data is a small Burgers' equation.
+    Without arguments, the command uses a small data set for Burgers' equation.
 
     Parameters
     ----------
     target
-        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
-        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
+        FNO arguments for the model, such as --target.hidden_channels 64 --target.n_modes 16,16. A single number applies
+        to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     folder
-        Folder of the runs. The same command resumes there. Default: runs/NAME-compare.
+        Folder for the runs. Repeating the command resumes them. Default: runs/NAME-compare.
     """
     is_default = data == "burgers" and not problem and not target
     source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
@@ -98,18 +98,18 @@ def train(
     folder: str = "",
     **how: Any,
 ) -> int:
-    """Train an FNO on your data without tuning, and write a report. Example: neuralop-mup train heat.npz --epochs 100
+    """Train an FNO on your data without tuning and write a report. Example: neuralop-mup train heat.npz --epochs 100
 
     Parameters
     ----------
     target
-        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
-        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
+        FNO arguments for the model, such as --target.hidden_channels 64 --target.n_modes 16,16. A single number applies
+        to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     base
-        Arguments of FNO that differ at the base, the size at which the learning rate holds, such as
+        FNO arguments that differ in the base model, that is, at the size for which the learning rate is meant, such as
         --base.hidden_channels 16. Default: the reference size, hidden_channels 32 and n_modes 16.
     folder
-        Folder of the weights and the report. The same command resumes there. Default: runs/NAME-train.
+        Folder for the weights and the report. Repeating the command resumes the training. Default: runs/NAME-train.
     """
     source = _source(data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
@@ -131,21 +131,22 @@ def tune(
     folder: str = "",
     **how: Any,
 ) -> int:
-    """Tune the learning rate on a small FNO, and train the large one with it. Example: neuralop-mup tune heat.npz
+    """Tune the learning rate on a small FNO and train the large one with it. Example: neuralop-mup tune heat.npz
 
     Parameters
     ----------
     target
-        Arguments of FNO, such as --target.hidden_channels 64 --target.n_modes 16,16. One number stands for every axis.
-        Default: width 64 (32 in 3D), and half of the grid's modes, at most 32 (16 in 3D).
+        FNO arguments for the model, such as --target.hidden_channels 64 --target.n_modes 16,16. A single number applies
+        to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     base
-        Arguments of FNO that differ at the small size. Default: a quarter of the target's width, and as many modes as
-        contain 99.9 % of the targets' energy.
+        FNO arguments that differ in the small model. Default: a quarter of the target's width, and as many modes as
+        needed to contain 99.9 % of the targets' energy.
     space
         Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
         factors of 2 around the formula for the number of steps.
     folder
-        Folder of the runs, the target's weights and the report. The same command resumes there. Default: runs/NAME-tune.
+        Folder for the runs, the target's weights and the report. Repeating the command resumes the study. Default:
+        runs/NAME-tune.
     """
     source = _source(data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "space": space and _flat(space)}
@@ -156,7 +157,7 @@ def tune(
 
 
 def _trained(tuned: Any, folder: Path) -> str:
-    """Return what is printed after a training."""
+    """Return the text that is printed after training."""
     load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
     return f"\n{tuned}\n\nReport, figures and every run: {folder}\n{load}"
 
@@ -176,10 +177,10 @@ def summary(
     Parameters
     ----------
     model
-        Arguments of FNO, such as --model.hidden_channels 64. Default: hidden_channels 128, n_modes 64.
+        FNO arguments for the model, such as --model.hidden_channels 64. Default: hidden_channels 128, n_modes 64.
     base
-        Arguments of FNO at the base, such as --base.hidden_channels 16, or a file of base shapes. Default: the reference
-        size, hidden_channels 32 and n_modes 16.
+        FNO arguments for the base model, such as --base.hidden_channels 16, or a file of base shapes. Default: the
+        reference size, hidden_channels 32 and n_modes 16.
     n_dim
         Number of axes of the grid.
     rule
@@ -191,7 +192,7 @@ def summary(
     with torch.device("meta"):
         built = FNOs(1, 1, n_dim)(**size)
         own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
-    plan = replace(get_plan(own), init_applied=True)  # as for a model with weights
+    plan = replace(get_plan(own), init_applied=True)  # print the plan as for a model with weights
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0
 
@@ -215,28 +216,29 @@ def coord_check(
 ) -> int:
     """Check that features keep their size as an FNO grows. Example: neuralop-mup coord-check heat.npz --sizes 16,32,64
 
-    It trains a few steps at each size. The exit code is 0 if the check passed, and 1 if it did not pass or is undecided.
+    The check trains for a few steps at each size. The exit code is 0 if the check passed, and 1 if it did not pass or is
+    undecided.
 
     Parameters
     ----------
     model
-        Arguments of FNO at all sizes. Default: hidden_channels 32, n_modes 16.
+        FNO arguments that are shared by all sizes. Default: hidden_channels 32, n_modes 16.
     base
-        Arguments of FNO at the base size. Default: the smallest of the sizes.
+        FNO arguments for the base model. Default: the smallest of the sizes.
     sizes
-        Sizes to compare, at least two.
+        Sizes to compare. At least two are required.
     size_name
-        Argument of FNO that has these values.
+        FNO argument that is set to these sizes.
     rule
         μP rule: operator-norm, log-modes, none or standard.
     optimizer
         Optimizer: soap, adam, adamw, neuralop-adamw, sgd, or the import path of a function (model, lr, steps).
     lr
-        Learning rate at the base. Default: that of the optimizer.
+        Learning rate of the base model. Default: the default of the optimizer.
     batch_size
-        Samples in a batch.
+        Number of samples in a batch.
     folder
-        Folder of the table and the figure. Default: runs/NAME-coord-check.
+        Folder for the table and the figure. Default: runs/NAME-coord-check.
     """
     source = _source(data, problem, read)
     fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
@@ -250,7 +252,7 @@ def coord_check(
         drawn = not next(made.parameters()).is_meta
         return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
 
-    with torch.device("meta"):  # before any data is generated
+    with torch.device("meta"):  # check the grid before any data is generated
         for size in sizes:
             check_grid(build(size), source.grid_shape)
     loaded = source.load()
@@ -282,9 +284,9 @@ def data(
     problem: Some = None,
     read: Some = None,
 ) -> int:
-    """Print how your data is read, and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
+    """Print how your data is read and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
 
-    The data of a problem is generated, or read from the cache (environment variable NEURALOP_MUP_CACHE).
+    The data of a problem is generated or read from the cache (environment variable NEURALOP_MUP_CACHE).
 
     Parameters
     ----------
@@ -307,7 +309,8 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        raise MupError(f"There is no problem, file or folder {data!r}: {nearest(data, [*PROBLEMS, *similar_names(data)])}")
+        names = [*PROBLEMS, *similar_names(data)]
+        raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 
@@ -316,20 +319,20 @@ def _fnos(source: Any) -> FNOs:
 
 
 def _target(source: Any, given: Some) -> dict[str, Any]:
-    """Return the arguments of FNO at the large size. Their defaults depend on the grid."""
+    """Return the FNO arguments for the large model. Their defaults depend on the grid."""
     width, most = (32, 16) if source.n_dim > 2 else (64, 32)
     modes = [max(4, min(most, points // 2)) for points in source.grid_shape]
     return _size({"hidden_channels": width, "n_modes": modes, **(given or {})}, source.n_dim)
 
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
-    """Return arguments of FNO, with one number of modes per axis."""
+    """Return FNO arguments with one number of modes per axis."""
     size = tuples(given)
     return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"lr_mult": {"spectral": …}}``, as jsonargparse reads some options, as ``{"lr_mult.spectral": …}``."""
+    """Convert ``{"lr_mult": {"spectral": …}}``, the form that jsonargparse returns, to ``{"lr_mult.spectral": …}``."""
     flat = {}
     for name, values in space.items():
         flat |= {f"{name}.{role}": v for role, v in values.items()} if isinstance(values, Mapping) else {name: values}

@@ -1,4 +1,4 @@
-"""Compare Adam and MuSOAP on one model and data: with default learning rates, and with tuned ones."""
+"""Compare Adam and MuSOAP on the same model and data, with default and with tuned learning rates."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +19,12 @@ from neuralop_mup.lab.study import Results, Study, seconds
 from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
-#: torch's default, and the learning rate of the first FNO (github.com/neuraloperator/neuraloperator, fourier_1d.py).
+#: The default in torch, and the learning rate of the original FNO (github.com/neuraloperator/neuraloperator, fourier_1d.py).
 ADAM_LR = 1e-3
 ADAM, SOAP = "Adam (default)", "MuSOAP (default)"
-#: Tuned with one seed on a small model. Adam's rate is used unchanged on the target, and MuSOAP's is transferred by μP.
+#: Tuned on a small model with one seed. Adam's rate is used unchanged on the target; MuSOAP's is transferred by μP.
 SMALL_ADAM, SMALL_SOAP = "Adam (tuned on a small model)", "MuSOAP (tuned on a small model)"
-#: On request: the best of five learning rates on the target, in factors of 2 around that of the small model.
+#: Optional: the best of five learning rates on the target, in factors of 2 around the best one of the small model.
 TARGET_ADAM = "Adam (tuned on the target)"
 #: All methods, in the order of the table.
 METHODS = (ADAM, SOAP, SMALL_ADAM, SMALL_SOAP, TARGET_ADAM)
@@ -32,20 +32,21 @@ METHODS = (ADAM, SOAP, SMALL_ADAM, SMALL_SOAP, TARGET_ADAM)
 
 @dataclass(frozen=True)
 class Method:
-    """The results of one way to train the target.
+    """The results of one method of training the target.
 
     Attributes
     ----------
     lr : float
         Learning rate.
     errors : tuple of float
-        Error for each seed: on test data if there is any, else on validation data. Infinite if the training failed.
+        Error for each seed, on the test data if there is any, otherwise on the validation data. Infinite if the training
+        failed.
     seconds : float
-        Mean time of one training of the target.
+        Mean time for training the target once.
     tuning_seconds : float
-        Time of the search for the learning rate.
+        Time spent on the search for the learning rate.
     lr_source : str
-        Where the learning rate comes from.
+        Origin of the learning rate.
     """
 
     lr: float
@@ -57,16 +58,16 @@ class Method:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of several ways to train one target.
+    """The results of several methods of training the same target.
 
     Attributes
     ----------
     methods : mapping of str to Method
-        Results by name, in the order of :data:`METHODS`. The last one may be missing.
+        Results by method name, in the order of :data:`METHODS`. The last method may be missing.
     title : str
         Title of the figure.
     about : str
-        One sentence about what is compared.
+        One sentence that describes what is compared.
     """
 
     methods: Mapping[str, Method]
@@ -83,16 +84,16 @@ class Comparison:
         return aligned(rows)
 
     def result(self) -> str:
-        """Return one sentence on what the errors mean: MuSOAP's with its default, relative to Adam's."""
+        """Return one sentence that compares the error of MuSOAP, with its default learning rate, with the errors of Adam."""
         ours = self.methods[SOAP].errors
         found = {name: difference(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
         parts = [f"relative to {name}: {text}" for name, text in found.items() if text]
         if not parts:
-            return f"Result: none, since a comparison needs at least {SEEDS} seeds that trained."
+            return f"Result: none, because a comparison requires at least {SEEDS} seeds that completed training."
         return f"Result: the error of MuSOAP with its default learning rate, {'; '.join(parts)}."
 
     def __str__(self) -> str:
-        hint = "The learning rate of Adam was not tuned on the target itself. Add --tuned (in Python tuned=True) to do this."
+        hint = "Adam was not tuned on the target itself. To tune it there, add --tuned (in Python: tuned=True)."
         text = [self.about, self.table(), *([] if TARGET_ADAM in self.methods else [hint]), self.result()]
         return "\n\n".join(text)
 
@@ -113,7 +114,7 @@ def compare(
     n_workers: int | None = None,
     progress: bool = True,
 ) -> Comparison:
-    """Train one model with Adam and MuSOAP, each with its default learning rate and with one tuned on a small model.
+    """Train a model with Adam and MuSOAP, each with its default learning rate and with one tuned on a small model.
 
     Parameters
     ----------
@@ -124,35 +125,35 @@ def compare(
     target : mapping
         Arguments of ``build`` for the model.
     folder : str or Path
-        Folder of the runs. The same call resumes there.
+        Folder for the runs. Repeating the call with the same folder resumes them.
     read : mapping, optional
-        Options for files and arrays (:func:`neuralop_mup.tune`).
+        Options for files and arrays (see :func:`neuralop_mup.tune`).
     loss : str, callable or dict, default "l2"
-        Loss of the training (:func:`neuralop_mup.tune`).
+        Training loss (see :func:`neuralop_mup.tune`).
     tuned : bool, default False
-        Whether to also tune Adam on the target, with five learning rates. This takes five more trainings of the target.
+        Whether to also tune Adam on the target, with five learning rates. This requires training the target five more times.
     epochs : int, default 20
         Number of epochs.
     batch_size : int, default 20
-        Samples in a batch. Loaders have their own.
+        Number of samples in a batch. Loaders use their own batch size.
     seeds : iterable of int, default (0, 1, 2)
-        Seeds of the target. Learning rates are tuned with the first one.
+        Seeds for training the target. Learning rates are tuned with the first seed only.
     device : str, default "cpu"
-        Device of torch, or "auto".
+        A torch device, or "auto".
     n_workers : int, optional
-        Number of runs at the same time, each in its own process. Default: one per GPU, or one per core.
+        Number of concurrent runs, each in its own process. Default: one per GPU, or one per core.
     progress : bool, default True
-        Whether to show progress on stderr, and print what is compared.
+        Whether to show progress on stderr and print a description of the comparison.
 
     Returns
     -------
     Comparison
-        Errors, learning rates and times, and their text.
+        Errors, learning rates and times of each method. ``str`` returns them as a table.
 
     Raises
     ------
     MupError
-        If the data or the model cannot work, or if the model has no Fourier kernel.
+        If the data or the model cannot be used, or if the model has no Fourier kernel.
     """
     folder, seeds = Path(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
@@ -162,7 +163,7 @@ def compare(
     held_out = "test" if "test" in soap.study.train.data.counts() else "validation"
     used = soap.study.train.loss
     about = (
-        f"We compare Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
+        f"Comparison of Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
         f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}, errors on held-out "
         f"{held_out} data."
     )

@@ -1,4 +1,4 @@
-"""Decide everything before the first run: data, sizes, settings and search. Raise an error for what cannot work."""
+"""Choose the data, sizes, settings and search before the first run, and raise an error for choices that cannot work."""
 
 import copy
 import math
@@ -30,33 +30,33 @@ from neuralop_mup.lab.wording import cell, number, size_text
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
-_REPORT_BYTES = 1_000_000  # records, report and figures
-_PARAMETER_BYTES = 20  # per parameter: the weights, and a checkpoint of weights and optimizer state
-#: Number of steps that we assume to validate default learning rates before the data is read.
+_REPORT_BYTES = 1_000_000  # estimate for records, report and figures
+_PARAMETER_BYTES = 20  # per parameter, for the weights and for a checkpoint with weights and optimizer state
+#: Number of steps assumed when validating default learning rates before the data is read.
 _TYPICAL_STEPS = 1000
-_FEW_SAMPLES = 10  # validation samples: with fewer, one unusual sample changes their mean error by more than a tenth
+_FEW_SAMPLES = 10  # with fewer validation samples, one unusual sample may change the mean error by more than 10 %
 
-#: Keys of batches of graphs and meshes.
+#: Keys that occur in batches of graphs and meshes.
 _GRAPH_KEYS = {"input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh"}
 Modes = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
 class Decided:
-    """Everything that is decided before the first run.
+    """All choices that are made before the first run.
 
     Attributes
     ----------
     study : Study
-        Sizes, settings, search space, and the train function.
+        Sizes, settings, search space and train function.
     title : str
         Title of the report.
     steps : int
-        Number of optimizer steps of a run.
+        Number of optimizer steps in a run.
     choices : mapping
-        Name → text: how the data was read and what was chosen, for the terminal and the report.
+        Maps a name to a text that describes how the data was read and what was chosen, for the terminal and the report.
     n_bytes : int
-        Estimated size of the target's weights, checkpoint and report.
+        Estimated size in bytes of the target's weights, checkpoint and report.
     """
 
     study: Study
@@ -70,7 +70,7 @@ class Decided:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that the result depends on, as a flat dict."""
+        """All settings that the result depends on, as a flat dict."""
         study = self.study
         return {
             **self.choices,
@@ -98,30 +98,30 @@ def validated(
     search: bool = True,
     **settings: Any,
 ) -> tuple[Study, Mapping[str, Choice]]:
-    """Validate the arguments that do not depend on the data. Read and build nothing.
+    """Validate the arguments that do not depend on the data, without reading data or building models.
 
     Parameters
     ----------
     folder, target, optimizer, seeds, base, space, init_mult
-        The arguments of :func:`neuralop_mup.tune` with these names.
+        See the arguments of the same names in :func:`neuralop_mup.tune`.
     rules : sequence of str
-        The rule, and further rules to compare at the target.
+        The rule that is used, followed by other rules to compare on the target.
     search : bool, default True
-        Whether hyperparameters are tuned at the base. Otherwise only the target is trained.
+        Whether hyperparameters are tuned on the base model. If False, only the target is trained.
     **settings
-        Settings of every run. None means the default of the optimizer.
+        Settings of every run. None selects the default of the optimizer.
 
     Returns
     -------
     Study
-        The study. :func:`decide` completes it with the default base and learning rates.
+        The study. :func:`decide` adds the default base and the default learning rates.
     dict of str to Choice
-        The optimizers that its runs may name.
+        The optimizers that the runs can select by name.
 
     Raises
     ------
     MupError
-        If an argument cannot work.
+        If an argument is invalid.
     """
     Records(folder)  # raises an error if the folder is a file
     name, optimizers = optimizer_of(optimizer)
@@ -153,7 +153,7 @@ def validated(
     tried = [{key: value} for key, values in {**study.space, "seed": study.seeds}.items() for value in values]
     for config in [{**study.settings_by_rule[rule], **one} for rule in study.rules for one in tried]:
         run = Settings.of({**study.fixed, **study.example, **config}, optimizers)
-        check_positive("lr", run.lr)  # Settings also accept zero, but such a run learns nothing
+        check_positive("lr", run.lr)  # Settings also accept zero, but such a run would not learn anything
     return study, optimizers
 
 
@@ -169,19 +169,19 @@ def decide(
     search: bool = True,
     **arguments: Any,
 ) -> Decided:
-    """Read the data, build each size once, choose defaults, and raise an error for what cannot work.
+    """Read the data, build the model once at each size, choose defaults, and check that everything works together.
 
     Parameters
     ----------
     build, data, folder, read, loss, score, processor
-        The arguments of :func:`neuralop_mup.tune` with these names.
+        See the arguments of the same names in :func:`neuralop_mup.tune`.
     search, **arguments
-        The arguments of :func:`validated` with these names.
+        See the arguments of the same names in :func:`validated`.
 
     Raises
     ------
     MupError
-        If the data, the sizes or the settings cannot work.
+        If the data, the sizes or the settings cannot be used.
     """
     read = options_of(read)
     study, optimizers = validated(folder, search=search, **arguments)
@@ -203,8 +203,8 @@ def decide(
     costs = {label: n_params(model) for label, model in models.items()}
     if search and costs["proxy"] >= costs["target"]:
         raise MupError(
-            f"The base has {costs['proxy']:,} parameters and the target {costs['target']:,}, so tuning the base saves "
-            "nothing. Pass a base with a smaller width or fewer modes."
+            f"The base model has {costs['proxy']:,} parameters and the target has {costs['target']:,}, so tuning on the "
+            "base model saves nothing. Pass a base with a smaller width or fewer modes."
         )
     run = Settings.of({**study.fixed, **study.example}, optimizers)
     loss, n_dim = loss_or_default(loss, loaded, processor, processor_of(source, loaded)), len(grid) or 2
@@ -233,9 +233,9 @@ def decide(
     reason = f"for {steps} steps" if run.choice.lr_from_steps else "the default"
     about_lr = f"{number(lrs[0])}, {reason if uses_default_lr else 'as passed'}; not tuned"
     if search:
-        about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned at the proxy"
+        about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned on the proxy"
     for rule in study.rules:
-        with inspection():  # the model at the base has memory, so that its initialization can be checked
+        with inspection():  # the base model is not on the meta device, so its initialization can be checked
             for model in models.values():
                 own = copy.deepcopy(model)
                 parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
@@ -265,11 +265,14 @@ def _default_lrs(choice: Choice, steps: int, search: bool) -> list[float]:
 
 
 def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = False) -> nn.Module:
-    """Return the model of a size, on the meta device unless ``real`` is true or it cannot be built there."""
+    """Build the model at a size, on the meta device unless ``real`` is true or the model cannot be built there."""
     if isinstance(build, nn.Module) or not callable(build):
-        raise MupError(f"build is a {type(build).__name__}. Pass a function: build(**size) returns a new model.")
+        raise MupError(
+            "build must be a function that returns a new model when called as build(**size), but it is an object of type "
+            f"{type(build).__name__}."
+        )
     if not isinstance(size, Mapping):
-        raise MupError(f"{name}={size!r} must be a dict of arguments of build, such as {{'hidden_channels': 32}}.")
+        raise MupError(f"{name}={size!r} must be a dict of arguments for build, such as {{'hidden_channels': 32}}.")
     try:
         with inspection(on_meta=not real):
             return build_model(build, size, f" at the {name}")
@@ -280,7 +283,7 @@ def _built(build: Callable[..., nn.Module], size: Any, name: str, real: bool = F
 
 
 def modes_of(model: nn.Module) -> Modes:
-    """Return ``n_modes`` of a model's Fourier blocks, or None if there are no blocks or they differ."""
+    """Return ``n_modes`` of the model's Fourier blocks, or None if there are no blocks or their values differ."""
     found = {tuple(block.n_modes) for _, block in fourier_blocks(model)}
     return found.pop() if len(found) == 1 else None
 
@@ -293,25 +296,25 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
     target : mapping
         Arguments of the target.
     energy : ModeEnergy, optional
-        Energy of the data by mode. Without it, modes do not change.
+        Energy of the data by mode. If omitted, the number of modes does not change.
 
     Returns
     -------
     base : dict
         Arguments of the base.
     reasons : str
-        What differs from the target, and why.
+        Description of the differences from the target, with reasons.
 
     Raises
     ------
     MupError
-        If no argument of the target is a width that could be smaller.
+        If the target has no width argument that could be reduced.
     """
     widths = {key: value for key, value in target.items() if key in WIDTHS and isinstance(value, int) and value > 1}
     if not widths:
         raise MupError(
-            f"There is no default base, since no argument of the target ({', '.join(target) or 'none'}) is a known width "
-            f"({', '.join(WIDTHS)}). Pass the small size, such as base={{'your_width': 16}}."
+            f"No default base can be chosen, because none of the arguments of the target ({', '.join(target) or 'none'}) "
+            f"is a known width ({', '.join(WIDTHS)}). Pass the smaller size, such as base={{'your_width': 16}}."
         )
     base = dict(target) | {key: max(LEAST_WIDTH, w // 4) if w > LEAST_WIDTH else w // 2 for key, w in widths.items()}
     reasons = [f"{key} {base[key]} instead of {value} (μP transfers the learning rate)" for key, value in widths.items()]
@@ -328,7 +331,7 @@ def narrower(target: Any, energy: ModeEnergy | None) -> tuple[dict[str, Any], st
 
 
 def grid_of(sample: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the numbers of points per axis, or an empty tuple if the samples are graphs or meshes."""
+    """Return the number of points along each axis, or an empty tuple if the samples are graphs or meshes."""
     x, y = sample.get("x"), sample.get("y")
     has_axes = all(isinstance(values, torch.Tensor) and values.ndim >= 3 for values in (x, y))
     return tuple(x.shape[2:]) if has_axes and x.ndim == y.ndim and not _GRAPH_KEYS & sample.keys() else ()
@@ -338,39 +341,40 @@ def data_notes(
     sample: Mapping[str, Any], n_val: int | None, proxy: Modes, target: Modes, compare: bool = True,
     energy: ModeEnergy | None = None,
 ) -> list[str]:  # fmt: skip
-    """Return warnings about the data and the sizes, one sentence each.
+    """Return warnings about the data and the sizes, one text per warning.
 
     Parameters
     ----------
     sample : mapping
-        ``x`` and ``y`` of many samples, as the model takes them.
+        ``x`` and ``y`` of many samples, in the form that the model receives.
     n_val : int or None
-        Number of validation samples, if they select the learning rate.
+        Number of validation samples, if validation is used to select the learning rate.
     proxy, target : tuple of int or None
-        ``n_modes`` at the two sizes (:func:`modes_of`).
+        ``n_modes`` of the proxy and of the target (see :func:`modes_of`).
     compare : bool
-        Whether the loss compares the prediction with ``y``. A user-defined loss may not.
+        Whether the loss compares the prediction with ``y``, which a user-defined loss need not do.
     energy : ModeEnergy, optional
-        Energy of the sample by mode, if it is on a grid.
+        Energy of the samples by mode, if they are defined on a grid.
     """
     y, notes = sample["y"], []
     if energy is not None and proxy is not None and target is not None:
         notes.append(proxy_advice(energy, proxy, target))
     if n_val is not None and n_val < _FEW_SAMPLES:
         notes.append(
-            f"Learning rates are compared on {n_val} validation {'sample' if n_val == 1 else 'samples'}. With fewer than "
-            f"{_FEW_SAMPLES}, the differences between their losses are mostly noise. Use more samples."
+            f"Learning rates are compared on only {n_val} validation {'sample' if n_val == 1 else 'samples'}. With fewer "
+            f"than {_FEW_SAMPLES}, differences in the loss are mostly noise. Use more validation samples."
         )
     if compare and isinstance(y, torch.Tensor) and y.ndim > 2 and (y == y[:1]).all():
         notes.append(
-            "The targets of all samples are equal, so there is nothing to learn. Check whether the right field was read as "
-            "the output."
+            "The targets of all samples are identical, so there is nothing to learn. Check that the correct field was read "
+            "as the output."
         )
     points = grid_of(sample)
     if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
         notes.append(
-            f"The grid has {'×'.join(map(str, points))} points. SpectralConv of neuraloperator 2.0.0 is wrong for odd "
-            "numbers of points. Use an even grid, or crop the last point of these axes (read={'crop': {'x': (0, -1)}})."
+            f"The grid has {'×'.join(map(str, points))} points, but SpectralConv in neuraloperator 2.0.0 gives wrong "
+            "results for an odd number of points. Use an even number of points on each axis, or crop the last point of the "
+            "odd axes (read={'crop': {'x': (0, -1)}})."
         )
     return list(filter(None, notes))
 
@@ -380,7 +384,7 @@ def data_notes(
 
 @contextmanager
 def inspection(on_meta: bool = False) -> Iterator[None]:
-    """Build and call models for inspection: with the same random numbers each time, and without consuming any."""
+    """Build and call models for inspection, with a fixed seed and without changing the global random state."""
     with torch.random.fork_rng(devices=[]), quiet(), torch.device("meta") if on_meta else nullcontext():
         torch.manual_seed(0)
         yield
@@ -389,9 +393,9 @@ def inspection(on_meta: bool = False) -> Iterator[None]:
 def check_batch(
     call: str, model: nn.Module, sample: Mapping[str, Any], losses: Losses, processor: Any, named: bool, on_grid: bool
 ) -> None:
-    """Raise MupError if the processor, the model or the loss fails on two samples, or the loss is not their error."""
+    """Raise MupError if the processor, the model or the loss fails on two samples, or if the loss is invalid."""
     if processor is not None and not all(hasattr(processor, part) for part in ("preprocess", "postprocess", "to")):
-        raise MupError(f"processor={processor!r} must be a data processor of neuralop, or derived from one.")
+        raise MupError(f"processor={processor!r} must be an instance of a neuralop data processor or of a subclass.")
     where = next(model.parameters()).device
     batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
     shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
@@ -404,16 +408,17 @@ def check_batch(
             out = model.eval()(**batch)
             if processor is not None:
                 out, batch = processor.postprocess(out, batch)
-    except Exception as error:  # the model is the user's
+    except Exception as error:  # the user's model may raise any exception
         raise MupError(
-            f"The model of {call} fails on a batch of the data, {shapes}: {type(error).__name__}: {error}. Fields must have "
-            "the shape (n, channels, *grid); use x.movedim(-1, 1) if channels are last. The model needs as many in_channels "
-            "as x has, one number in n_modes per axis, and a forward(self, x, **_) that accepts further keyword arguments."
+            f"The model from {call} failed on a batch of the data ({shapes}): {type(error).__name__}: {error}. Fields must "
+            "have the shape (n, channels, *grid); use x.movedim(-1, 1) if the channels come last. In the model, in_channels "
+            "must equal the number of channels of x, n_modes must have one entry per axis, and forward(self, x, **_) must "
+            "accept extra keyword arguments."
         ) from error
     if named and isinstance(out, torch.Tensor) and out.shape[1:] != batch["y"].shape[1:]:
         raise MupError(
-            f"The model of {call} returns fields of shape {tuple(out.shape[1:])} for a batch with {shapes}, but they must "
-            "have the shape of y. Set out_channels to the number of channels of y."
+            f"The model from {call} returned fields of shape {tuple(out.shape[1:])} for a batch with {shapes}, but "
+            "predictions must have the same shape as y. Set out_channels to the number of channels of y."
         )
     for name, (_, term) in {} if named else losses.items():
         with inspection(), torch.no_grad():
@@ -421,7 +426,7 @@ def check_batch(
 
 
 def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: Mapping[str, Any]) -> None:
-    """Raise MupError if a loss fails, returns no number or a different one the second time, or is a mean over the batch."""
+    """Raise MupError if a loss fails, does not return a number, is not deterministic, or is a mean over the batch."""
     n = len(batch["y"])
     half = n // 2 if torch.is_tensor(out) else 0
     parts = (slice(2 * half or n), slice(2 * half or n), slice(half or n), slice(half, 2 * half or n))
@@ -430,15 +435,15 @@ def _check_loss(what: str, term: Callable[..., torch.Tensor], out: Any, batch: M
     )
     if whole != again and not math.isnan(whole):
         raise MupError(
-            f"{what} returned {whole:.6g} and then {again:.6g} for the same prediction and batch, so runs cannot be "
-            "repeated. Draw random numbers with torch, which is seeded for each run."
+            f"{what} returned {whole:.6g} and then {again:.6g} for the same prediction and batch, so runs "
+            "would not be reproducible. Draw random numbers with torch, which is seeded for each run."
         )
     both = first + second
     if half and math.isclose(whole, both / 2, rel_tol=1e-3) and not math.isclose(whole, both, rel_tol=1e-3):
         raise MupError(
-            f"{what} is a mean over the batch: it is {whole:.4g} for {2 * half} samples, and {first:.4g} and {second:.4g} "
-            "for the two halves. Losses are summed over batches, so a mean would depend on the batch size. Sum over the "
-            "samples, such as ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
+            f"{what} is averaged over the batch: its value is {whole:.4g} for {2 * half} samples, and {first:.4g} and "
+            f"{second:.4g} for the two halves of this batch. A loss must be a sum over the samples, because a mean would "
+            "depend on the batch size. For example, use ((y_pred - y) ** 2).flatten(1).mean(1).sum()."
         )
 
 
@@ -447,33 +452,33 @@ def _cut(value: Any, n: int, part: slice) -> Any:
 
 
 def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tensor, sample: Mapping[str, Any]) -> float:
-    """Return the value of a loss. Raise MupError if it is not one number."""
+    """Return the value of a loss. Raise MupError if it is not a single number."""
     torch.manual_seed(0)
     try:
         value = term(prediction, **sample)
-    except Exception as error:  # the function is the user's
+    except Exception as error:  # the user's function may raise any exception
         raise MupError(
-            f"{what} fails on a batch with {', '.join(sample)}: {type(error).__name__}: {error}. We call "
-            "loss(y_pred, **batch), so it must accept y and **batch."
+            f"{what} failed on a batch with the entries {', '.join(sample)}: {type(error).__name__}: {error}. It is called "
+            "as loss(y_pred, **batch), so it must accept y and **batch."
         ) from error
     if not torch.is_tensor(value) or value.numel() != 1:
         kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"
-        raise MupError(f"{what} returned {kind}. It must return a tensor of one number, summed over the batch.")
+        raise MupError(f"{what} returned {kind}, but it must return a tensor with one element, the sum over the batch.")
     return float(value)
 
 
 def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, loss: Any, grid: Sequence[int]) -> None:
-    """Raise MupError if the batch is too large, the loss cannot judge a sample, or a grid is too coarse for the modes."""
+    """Raise MupError if the batch is too large, the loss is undefined for a sample, or a grid is too coarse."""
     n_train = data.counts()["train"]
     if isinstance(data, ProblemData) and batch > n_train:
         raise MupError(
-            f"A batch of {batch} is larger than the training data of {n_train} samples, so each epoch would be one step. "
-            f"Use a batch_size of at most {n_train}, better a tenth of it, or more data."
+            f"The batch size {batch} exceeds the {n_train} training samples, so each epoch would be a single step. Use a "
+            f"batch_size of at most {n_train}, preferably about a tenth of that, or more data."
         )
     if isinstance(loss, str) and torch.is_tensor(y) and y.is_complex():
         raise MupError(
             f"loss={loss!r} cannot be used with complex targets. Pass a function loss(y_pred, y, **batch) that uses "
-            "absolute values and sums over the batch, or pass real and imaginary parts as channels."
+            "absolute values and sums over the batch, or pass the real and imaginary parts as separate channels."
         )
     data.check(relative=isinstance(loss, str) and not is_of_normalized(loss))
     train, evals = data.loaders(batch, 0)

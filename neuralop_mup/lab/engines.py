@@ -1,7 +1,7 @@
-"""Where runs are executed: in this process, in one new process per run, or on any executor of processes.
+"""Engines execute runs in this process, in a new process per run, or on any process-based executor.
 
-An engine has ``capacity`` (the number of runs at the same time), ``submit(function, *args)``, which returns a ``Future``,
-and ``close``. If a future raises an error, the process of the run has ended, and the run is repeated once.
+An engine has ``capacity`` (the number of concurrent runs), ``submit(function, *args)``, which returns a ``Future``, and
+``close``. If a future raises an error, the process of the run has ended, and the run is repeated once.
 """
 
 import functools
@@ -26,8 +26,8 @@ from neuralop_mup.validation import check_count
 
 _LOG = logging.getLogger(__name__)
 
-_STARTS = 4  # attempts to start a process that is killed before its run begins
-#: Modules that the parent of the processes imports, since torch and the first model on "meta" take seconds.
+_STARTS = 4  # maximum number of attempts to start a process that is killed before its run begins
+#: Modules that the parent process imports, since importing torch and building the first model on "meta" takes seconds.
 _LOADED = ["neuralop_mup.lab.training", "torch._dynamo"]
 
 
@@ -37,11 +37,11 @@ class InlineEngine:
     Attributes
     ----------
     capacity : int
-        Number of runs at the same time.
+        Number of concurrent runs.
 
     Examples
     --------
-    An engine that prints a line for each run:
+    Define an engine that prints a line for each run:
 
     >>> import neuralop_mup as nm
     >>> from neuralop_mup.lab.engines import InlineEngine
@@ -59,7 +59,7 @@ class InlineEngine:
     capacity = 1
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Execute one run. The future returns the function's result, or raises if its process ended."""
+        """Execute one run. The future returns the result of the function, or raises an error if its process ended."""
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
@@ -71,19 +71,19 @@ class InlineEngine:
 class LocalEngine:
     """Start a new process for each run, so that a killed process ends only its own run.
 
-    On Linux, processes are forked from one that has imported torch.
+    On Linux, these processes are forked from a process that has already imported torch.
 
     Parameters
     ----------
     capacity : int
-        Number of runs at the same time. They share the cores: each has ``cores // capacity`` threads.
+        Number of concurrent runs. They share the cores: each run uses ``cores // capacity`` threads.
     devices : sequence of str, default ()
-        CUDA devices. Each run sees only one of them, as cuda:0.
+        CUDA devices. Each run can access only one of them, as cuda:0.
 
     Raises
     ------
     MupError
-        If this process cannot start processes, because it is itself a worker that imported the main script.
+        If this process cannot start other processes, because it is itself a worker that imported the main script.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class LocalEngine:
                 "A worker process imported this script and reached the same call. Put the call under "
                 "`if __name__ == '__main__':`, or pass n_workers=1."
             )
-        # On other systems, forking a process that has loaded torch is unsafe or impossible.
+        # On systems other than Linux, forking a process that has loaded torch is unsafe or impossible.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
             self._context.set_forkserver_preload(_LOADED)
@@ -119,11 +119,11 @@ class LocalEngine:
         try:
             for _ in range(_STARTS):
                 answers, sending = self._context.Pipe(duplex=False)
-                # A forked process has the environment of its parent.
+                # A forked process would otherwise inherit the environment of its parent.
                 sent = {**os.environ, **own}, self._threads, self._there, sending, function
                 process = self._context.Process(target=_train, args=sent)
                 process.start()
-                sending.close()  # so that reading ends with the process, also in the middle of an answer
+                sending.close()  # so that reading fails when the process ends, even in the middle of an answer
                 begun = False
                 try:
                     begun = answers.recv()
@@ -131,7 +131,7 @@ class LocalEngine:
                 except (EOFError, OSError):
                     if begun:
                         raise RuntimeError("its process was terminated abruptly") from None
-                    continue  # killed before its run began, so the run is not the cause
+                    continue  # the process was killed before its run began, so the run is not the cause
                 finally:
                     answers.close()
                     process.join()
@@ -141,8 +141,9 @@ class LocalEngine:
         finally:
             self._free.append(own)
         raise MupError(
-            "The worker processes cannot start: each ended before its first run (see above). Define the train function at "
-            "module level of a file that can be imported, call this under `if __name__ == '__main__':`, or pass n_workers=1."
+            "The worker processes could not start: each one exited before its first run (see above). Define the train "
+            "function at the top level of an importable module and make this call under `if __name__ == '__main__':`, or "
+            "pass n_workers=1."
         )
 
     def close(self) -> None:
@@ -152,8 +153,8 @@ class LocalEngine:
 
 
 def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: Any, function: Callable[[], Any]) -> None:
-    """Run in a new process: report that the run begins, and send what the function returned or raised."""
-    # Ctrl-C reaches the whole process group; only the parent handles it.
+    """Run the function in a new process: report the start of the run, and send its return value or exception."""
+    # Ctrl-C reaches the whole process group, but only the parent should handle it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(engine,), daemon=True).start()
     os.environ.update(environment)
@@ -167,27 +168,29 @@ def _train(environment: Mapping[str, str], threads: int, engine: Any, sending: A
 
 
 def _end_with(engine: Any) -> None:
-    """End this process when the engine is closed or its process has ended: only the engine has the other end of the pipe."""
+    """End this process when the engine closes or its process ends; only the engine owns the other end of the pipe."""
     engine.poll(None)
     os._exit(1)
 
 
 class ExecutorEngine:
-    """Use an executor of another package (loky, Dask, mpi4py, …), which stays open at the end unless a function made it.
+    """Execute runs on an executor of another package (loky, Dask, mpi4py, …).
+
+    The executor is shut down at the end only if a function created it.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor, callable or str
         An executor, a function without arguments that returns one, or the import path of either, such as
-        ``"package.module.name"``. Pools of processes (loky, the standard library) break as a whole when one process dies.
-        Only an executor that a function returns can then be replaced.
+        ``"package.module.name"``. Process pools (loky, the standard library) break as a whole when one process dies. A
+        broken executor can be replaced only if it was created by a function.
     n_workers : int, optional
         Number of workers of the executor. Default: one per core of this machine.
 
     Raises
     ------
     MupError
-        If ``executor`` is not an executor.
+        If ``executor`` is neither an executor nor a function.
 
     Examples
     --------
@@ -205,50 +208,51 @@ class ExecutorEngine:
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
             raise MupError(
-                f"executor={executor!r} is not a concurrent.futures.Executor or a function that returns one. An example is "
-                "executor=RayExecutor()."
+                f"executor={executor!r} must be a concurrent.futures.Executor, such as RayExecutor(), or a function that "
+                "returns one."
             )
         self.executor = executor if self._make is None else self._make()
         self.capacity = n_workers or getattr(self.executor, "n_workers", cores())
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function in the executor. Replace a broken executor if possible."""
+        """Submit the function to the executor. Replace a broken executor if possible."""
         try:
             return self.executor.submit(function, *args, **kwargs)
         except (BrokenExecutor, RuntimeError) as error:
             if self._make is None:
                 why = str(error).partition("\n")[0]
                 raise MupError(
-                    f"The executor accepts no more runs ({type(error).__name__}: {why}): one of its processes was killed, "
-                    "or it was shut down. Finished runs are kept. Repeat the call with a new executor, or with a function "
-                    "that returns one (executor=lambda: …)."
+                    f"The executor no longer accepts runs ({type(error).__name__}: {why}), because one of its processes was "
+                    "killed or it was shut down. Finished runs are kept. Repeat the call with a new executor, or with a "
+                    "function that returns one (executor=lambda: …)."
                 ) from error
             self.executor = self._make()
             return self.executor.submit(function, *args, **kwargs)
 
     def close(self) -> None:
-        """Shut down an executor that a function returned. The user's executor stays open, and finishes its runs."""
+        """Shut down the executor if a function created it. Otherwise it stays open and finishes its runs."""
         if self._make is not None:
             self.executor.shutdown(wait=False)
 
 
 class RayExecutor(Executor):
-    """Execute each run as a Ray task. If the cluster has GPUs, each task has one GPU.
+    """Execute each run as a Ray task. If the cluster has GPUs, each task uses one GPU.
 
-    It uses the cluster of this program, or that of ``RAY_ADDRESS``, or starts one on this machine. Ray repeats a task if its
-    node fails. Pass ``executor=RayExecutor()``, or on the command line ``--executor neuralop_mup.lab.engines.RayExecutor``.
+    The executor uses the cluster that this program is connected to, or the cluster at ``RAY_ADDRESS``, or starts a cluster
+    on this machine. Ray repeats a task if its node fails. Pass ``executor=RayExecutor()``, or on the command line
+    ``--executor neuralop_mup.lab.engines.RayExecutor``.
 
     Raises
     ------
     MupError
-        If the package ray is missing.
+        If the package ray is not installed.
     """
 
     def __init__(self) -> None:
         try:
             import ray
         except ImportError:
-            raise MupError("RayExecutor needs the package ray. Run: pip install ray.") from None
+            raise MupError("RayExecutor requires the package ray. Install it with `pip install ray`.") from None
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
@@ -261,11 +265,11 @@ class RayExecutor(Executor):
         )
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """Send one run to the cluster."""
+        """Submit one run to the cluster."""
         return self._task.remote(function, args, kwargs).future()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop a cluster that was started here. Another cluster finishes the runs in progress."""
+        """Stop the cluster if this executor started it. Otherwise the cluster finishes the runs in progress."""
         if self._started:
             self._ray.shutdown()
 
@@ -278,31 +282,31 @@ def make_engine(
     Parameters
     ----------
     executor : object, optional
-        An engine, or an executor as for :class:`ExecutorEngine`. Default: processes on this machine.
+        An engine, or an executor in any form that :class:`ExecutorEngine` accepts. Default: processes on this machine.
     train : callable
-        Train function. If other processes call it, we check that it can be sent to them.
+        Train function. If other processes will call it, the function checks that it can be sent to them.
     runs : int
-        Number of runs. There are no more processes than runs.
+        Number of runs, which limits the number of processes.
     n_workers : int, optional
-        Number of runs at the same time. With 1, they are executed in this process. Default: one per device or core, or 1 if
+        Number of concurrent runs. With 1, runs are executed in this process. Default: one per device or core, or 1 if
         ``train`` cannot be sent to other processes.
     devices : sequence of str
-        CUDA devices of this machine. Each run has one of them.
+        CUDA devices of this machine. Each run uses one of them.
 
     Raises
     ------
     MupError
-        If the arguments cannot work.
+        If an argument is invalid.
     """
     if not callable(train):
-        raise MupError(f"train is {train!r}. Pass a function that accepts a config dict and returns a loss.")
+        raise MupError(f"train must be a function that accepts a config dict and returns a loss, but got {train!r}.")
     if n_workers is not None:
         check_count("n_workers", n_workers)
     if hasattr(executor, "capacity"):
         return executor
     if executor is not None:
         engine: Any = ExecutorEngine(executor, n_workers)
-        # Other executors may send functions that pickle cannot.
+        # Other executors may be able to send functions that pickle cannot serialize.
         why = _reason_not_sendable(train) if isinstance(engine.executor, ProcessPoolExecutor) else ""
     else:
         size = max(1, min(n_workers or len(devices) or cores(), runs))
@@ -310,38 +314,38 @@ def make_engine(
             return InlineEngine()
         engine, why = LocalEngine(size, devices), _reason_not_sendable(train)
     if why and n_workers is executor is None:
-        _LOG.warning(f"Runs are trained one after another, since processes cannot import the train function: {why}.")
+        _LOG.warning(f"Runs are trained one after another, because other processes cannot import the train function: {why}.")
         return InlineEngine()
     if why:
         raise MupError(
-            f"The train function cannot be sent to worker processes ({why}). Define it at module level of a file, or pass "
-            "n_workers=1."
+            f"The train function cannot be sent to worker processes ({why}). Define it at the top level of a module, or "
+            "pass n_workers=1."
         )
     return engine
 
 
 def _reason_not_sendable(train: Any) -> str:
-    """Return the reason why a train function cannot be sent to other processes, or an empty text if it can."""
+    """Return the reason why a train function cannot be sent to other processes, or an empty string if it can be sent."""
     main = sys.modules["__main__"]
     file = "" if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
-    if file and not os.path.exists(file):  # each process would print a traceback
-        return f"this program was read from {file}, which they cannot import"
+    if file and not os.path.exists(file):  # in this case, each process would print a traceback
+        return f"this program was read from {file}, which other processes cannot import"
     try:
         sent = bytes(ForkingPickler.dumps(getattr(train, "parts", train)))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         return str(error)
-    return "it is defined in a notebook or a session" if file is None and b"__main__" in sent else ""
+    return "it is defined in a notebook or an interactive session" if file is None and b"__main__" in sent else ""
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, which may be fewer than the machine has."""
+    """Return the number of cores that this process may use, which can be smaller than that of the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cuda_devices(device: str = "cuda") -> list[str]:
     """Return the CUDA devices of this process, by their names in ``CUDA_VISIBLE_DEVICES``.
 
-    The list is empty without CUDA, or if ``device`` is a single device or the CPU.
+    The list is empty if CUDA is not available, or if ``device`` is a single device or the CPU.
     """
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []

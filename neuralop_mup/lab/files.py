@@ -1,6 +1,6 @@
 """Write and read the files of a study: text, checkpoints, and trained weights with their plan and data processor.
 
-Each file is written completely or not at all. No file runs code when it is read.
+Each file is written completely or not at all, and reading a file never runs code.
 """
 
 import errno
@@ -28,46 +28,47 @@ from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
 _LOG = logging.getLogger(__name__)
 
-CHECKPOINT_INTERVAL = (
-    300.0  # least number of seconds between two checkpoints, since an epoch may be shorter than writing one
-)
-#: Classes of data processors that a file can contain. The user must pass any other processor when it is read.
+#: Minimum number of seconds between two checkpoints, since an epoch may take less time than writing a checkpoint.
+CHECKPOINT_INTERVAL = 300.0
+#: Classes of data processors that a file can contain. Any other processor must be passed by the user when the file is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise a MupError that names the folder if a write fails (no permission, full disk).
+    """Convert a failed write (no permission, full disk) to a MupError that names the folder.
 
     Raises
     ------
     MupError
+        If a write fails.
     """
     try:
         yield
     except OSError as error:
         raise MupError(
-            f"Cannot write to the folder {folder}: {error.strerror or error}. Free space there, or choose another folder. "
-            "Finished runs are kept, and the same command resumes."
+            f"Cannot write to the folder {folder}: {error.strerror or error}. Free up space or choose another folder. "
+            "Finished runs are kept, and repeating the command resumes the study."
         ) from error
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Create a folder. Raise MupError if that fails, or if fewer than ``size`` bytes are free."""
+    """Create a folder. Raise MupError if this fails or if fewer than ``size`` bytes are free."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < size:
-            raise OSError(errno.ENOSPC, f"weights, checkpoints and report need {size / 1e6:,.1f} MB, but less is free")
+            need = f"the weights, checkpoints and report need {size / 1e6:,.1f} MB, but less space is available"
+            raise OSError(errno.ENOSPC, need)
 
 
 def put(folder: Path, path: Path, content: str) -> None:
-    """Write a text file, so that a reader never sees half of it. Raise MupError if it cannot be written."""
+    """Write a text file atomically. Raise MupError if it cannot be written."""
     with writing(folder), whole_file(path) as part:
         part.write_text(content, encoding="utf-8")
 
 
 def save_torch(content: Any, path: Path) -> None:
-    """Call ``torch.save``, but raise OSError instead of RuntimeError if the disk is full."""
+    """Call ``torch.save``, but raise an OSError instead of a RuntimeError if the disk is full."""
     try:
         torch.save(content, path)
     except RuntimeError as error:
@@ -75,25 +76,25 @@ def save_torch(content: Any, path: Path) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file and its temporary files, which a killed process leaves behind."""
+    """Remove a file and the temporary files that a killed process left behind."""
     for left in (path, *path.parent.glob(f".{glob.escape(path.name)}.*.part")):
         left.unlink(missing_ok=True)
 
 
 class Checkpoint:
-    """Save and restore a training between epochs: weights, optimizer, schedule, order of the samples, random state.
+    """Save and restore the state of training between epochs: weights, optimizer, schedule, sample order, random state.
 
     Parameters
     ----------
     path : Path
-        File of the checkpoint.
+        Path of the checkpoint file.
     loader : DataLoader
         Loader of the training samples.
     key : str
-        Fingerprint of everything that the run depends on. A checkpoint with another key is not loaded.
+        Fingerprint of everything that the run depends on. A checkpoint with a different key is not loaded.
     **parts
         Objects with ``state_dict`` and ``load_state_dict``. Their states must consist of tensors and plain values. A
-        checkpoint with other objects is not loaded, since it could run code.
+        checkpoint that contains other objects is not loaded, since it could run code.
     """
 
     def __init__(self, path: Path, loader: Any, key: str, **parts: Any) -> None:
@@ -101,20 +102,25 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def restore(self) -> tuple[int, float]:
-        """Load the checkpoint, and return the epoch to continue with and the seconds of training before it.
+        """Load the checkpoint, and return the epoch at which to continue and the training time so far in seconds.
 
-        Return ``(0, 0.0)`` and change nothing if there is no checkpoint, or if it is unreadable or belongs to another run.
+        Return ``(0, 0.0)`` and change nothing if there is no checkpoint, if it cannot be read, or if it belongs to a
+        different run.
         """
         if not self.path.exists():
             return 0, 0.0
         try:
             state = _read(self.path)
             key = state["key"]
-        except Exception as error:  # errors of zip and pickle share no base class
-            _LOG.warning(f"The checkpoint {self.path} cannot be read ({type(error).__name__}). Its run starts again.")
+        except Exception as error:  # the exceptions of zip and pickle have no common base class
+            name = type(error).__name__
+            _LOG.warning(f"The checkpoint {self.path} cannot be read ({name}), so its run starts from the beginning.")
             return 0, 0.0
         if key != self._key:
-            _LOG.warning(f"The checkpoint {self.path} belongs to other code, data or settings. Its run starts again.")
+            _LOG.warning(
+                f"The checkpoint {self.path} was written with different code, data or settings, so its run starts from the "
+                "beginning."
+            )
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -124,10 +130,10 @@ class Checkpoint:
         return state["epoch"], state["seconds"]
 
     def save_if_due(self, epoch: int, seconds: float) -> None:
-        """Save before ``epoch`` starts, unless the last checkpoint is recent. If killed, the old checkpoint remains.
+        """Save a checkpoint before ``epoch`` starts, unless the last one is recent.
 
-        If the file cannot be written, for example on a full disk, the run continues with a warning, since its result does
-        not depend on the checkpoint.
+        If the process is killed while saving, the previous checkpoint remains. If the file cannot be written, for example
+        because the disk is full, the run continues with a warning, since its result does not depend on the checkpoint.
         """
         if time.monotonic() - self._last < CHECKPOINT_INTERVAL:
             return
@@ -144,19 +150,22 @@ class Checkpoint:
             with whole_file(self.path) as part:
                 save_torch(state, part)
         except OSError as error:
-            _LOG.warning(f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it starts again.")
+            _LOG.warning(
+                f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it will start from the "
+                "beginning."
+            )
         self._last = time.monotonic()
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """Return a state dict without the constructor arguments that neuralop adds, which may contain functions."""
+    """Return the state dict without the constructor arguments that neuralop adds, because these may contain functions."""
     state = part.state_dict()
     state.pop("_metadata", None)
     return state
 
 
 def _read(path: Path) -> Any:
-    """Read a file of torch without running code. Raise any exception if a byte has changed, which torch does not check."""
+    """Read a torch file without running code. Raise an exception if the file is corrupted, which torch does not check."""
     with zipfile.ZipFile(path) as whole:
         if damaged := whole.testzip():
             raise ValueError(f"{damaged} has changed since it was written")
@@ -164,12 +173,12 @@ def _read(path: Path) -> Any:
 
 
 def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str, Any]) -> None:
-    """Write the weights, the plan and the processor, with ``made``: plain values that describe how the model was built.
+    """Write the weights, the plan, the processor and ``made``, plain values that describe how the model was built.
 
     Raises
     ------
     OSError
-        If the file cannot be written. An older file does not change.
+        If the file cannot be written. An existing file is then left unchanged.
     """
     state = _state(model.to("cpu"))
     kept = processor if is_known(processor) else None
@@ -181,7 +190,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
 
 
 def is_known(processor: Any) -> bool:
-    """Return whether a file can contain a data processor."""
+    """Return whether a data processor can be stored in a file."""
     if not isinstance(processor, nn.Module) or getattr(processor, "model", None) is not None:
         return False
     return all(type(m) in _KNOWN for m in processor.modules()) and (
@@ -190,12 +199,12 @@ def is_known(processor: Any) -> bool:
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """Read a file of :func:`keep_weights`.
+    """Read a file that was written by :func:`keep_weights`.
 
     Returns
     -------
     dict
-        ``weights``, ``plan`` (JSON), ``processor`` (None if there was none, or if its class is unknown), and the dict
+        ``weights``, ``plan`` (JSON), ``processor`` (None if there was none or if its class is unknown), and the dict
         ``made``.
 
     Raises
@@ -208,9 +217,9 @@ def read_weights(path: Path) -> dict[str, Any]:
             content = _read(path)
         return {**content, "made": json.loads(content["made"])}
     except FileNotFoundError as error:
-        raise MupError(f"The weights {path} are missing. Repeat the same call or command to train the run again.") from error
-    except Exception as error:  # errors of zip and pickle share no base class
+        raise MupError(f"The weights file {path} is missing. Repeat the call or command to retrain the run.") from error
+    except Exception as error:  # the exceptions of zip and pickle have no common base class
         raise MupError(
-            f"The weights {path} cannot be read ({type(error).__name__}): the file is damaged. Remove it and repeat the "
-            "same call, which trains only the target again."
+            f"The weights file {path} is damaged and cannot be read ({type(error).__name__}). Remove it and repeat the "
+            "call, which retrains only the target."
         ) from error

@@ -1,8 +1,9 @@
-"""Fingerprints of any values: equal in every process for equal values, different whenever the result might differ.
+"""Fingerprints of arbitrary values: identical in every process for equal values, different whenever the result might differ.
 
-Arrays and tensors enter by content, and functions by their code, constants, defaults and closures. The globals, functions
-and classes that a function uses enter in the same way. Objects of an installed package enter by their name and the package's
-version. An object may define ``fingerprint_content()``, which returns another value for its fingerprint.
+Arrays and tensors are identified by their content, and functions by their code, constants, defaults and closures. The
+globals, functions and classes that a function uses are included in the same way. Objects from installed packages are
+identified by their name and the version of the package. An object can define ``fingerprint_content()``, which returns a
+substitute value for the fingerprint.
 """
 
 import copyreg
@@ -27,12 +28,12 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-# Attributes of a class that Python itself writes. Copying or pickling an object adds __slotnames__.
+# Class attributes that Python itself sets. Copying or pickling an object adds __slotnames__.
 _WRITTEN_BY_PYTHON = (
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
     *("__slotnames__", "__annotations_cache__", "_abc_impl"),
 )
-# Folders of installed packages. The separator at the end keeps the user's package `torch_mine` apart from `torch`.
+# Folders of installed packages. The trailing separator distinguishes the user's package `torch_mine` from `torch`.
 _INSTALLED = tuple(
     os.path.join(folder, "")
     for folder in (
@@ -41,7 +42,7 @@ _INSTALLED = tuple(
         Path(torch.__file__).parents[1],  # on clusters, PYTHONPATH or a .pth file may add a folder of packages
     )
 )
-#: The key of a run contains their releases, so a fingerprint does not.
+#: A run's key already contains the releases of these packages, so the fingerprint does not need to.
 _IN_KEYS = ("torch", "neuralop_mup")
 _ATOMS = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -55,16 +56,16 @@ def fingerprint(value: Any) -> str:
     Parameters
     ----------
     value : object
-        Numbers, text, arrays, tensors, containers, functions (including lambdas and functions of a notebook), classes and
-        objects.
+        Numbers, strings, arrays, tensors, containers, functions (including lambdas and functions defined in a notebook),
+        classes and objects.
 
     Returns
     -------
     str
-        64 hex digits. Equal lists and tuples have the same fingerprint, and so have equal arrays of NumPy and torch. 1 and
-        1.0 differ. The fingerprint does not include files and environment variables that a function reads, names that it
-        builds at run time (``getattr``, ``eval``, ``importlib``). It does not include versions of torch and of this package
-        either, since the key of a run contains their releases.
+        64 hexadecimal digits. Equal lists and tuples have the same fingerprint, and so do equal NumPy arrays and torch
+        tensors. 1 and 1.0 have different fingerprints. The fingerprint does not include files and environment variables that
+        a function reads, or names that it constructs at run time (``getattr``, ``eval``, ``importlib``). It also does not
+        include the versions of torch and of this package, since the key of a run already contains their releases.
 
     Raises
     ------
@@ -81,26 +82,26 @@ def fingerprint(value: Any) -> str:
     """
     try:
         return _digest(value, {})
-    except Exception as error:  # objects raise anything if they cannot be pickled
+    except Exception as error:  # objects that cannot be pickled may raise any exception
         raise MupError(
-            f"A value of type {type(value).__name__} has no fingerprint, since it cannot be read: {error}."
+            f"A value of type {type(value).__name__} has no fingerprint, because its contents cannot be read: {error}."
         ) from error
 
 
 def fingerprint_or_new(value: Any) -> str:
-    """Return the fingerprint of a value. If it has none, warn and return a unique text."""
+    """Return the fingerprint of a value. If it has none, warn and return a unique string."""
     try:
         return fingerprint(value)
     except MupError as error:
-        warnings.warn(f"{error} So each call trains its runs again.", stacklevel=2)
+        warnings.warn(f"{error} Runs that depend on it are therefore retrained in each call.", stacklevel=2)
         return f"unknown {uuid.uuid4().hex}"
 
 
 def _digest(value: Any, met: dict[int, tuple[int, Any]]) -> str:
-    """Return the fingerprint of a value, given those met so far.
+    """Return the fingerprint of a value, given the values visited so far.
 
-    ``met`` has the number of each value that contains this one, and of all functions and classes so far, by identity. So a
-    value may contain itself, and a function that many use is inspected once.
+    ``met`` maps the identity of each value that contains this one, and of all functions and classes visited so far, to a
+    number. Therefore a value can contain itself, and a function that is used many times is inspected only once.
     """
     if id(value) in met:
         return f"number {met[id(value)][0]}"
@@ -116,7 +117,7 @@ def _digest(value: Any, met: dict[int, tuple[int, Any]]) -> str:
 
 
 def _parts_of(value: Any) -> tuple[str, Any, Any]:
-    """Return the kind of a value, its own content as bytes, and the values that it consists of."""
+    """Return the kind of a value, its own content as bytes, and the values that it contains."""
     if hasattr(value, "fingerprint_content") and not isinstance(value, type):
         return "told", b"", [value.fingerprint_content()]
     if type(value) in (np.ndarray, np.memmap) and value.ndim and value.dtype.kind in "biufc":
@@ -138,7 +139,8 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
     if isinstance(value, Set):
         return "set", b"", sorted(map(fingerprint, value))
     if isinstance(value, _NAMED) and (module := _installed_as(value)):
-        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")  # the owner of a method
+        # For a method, __self__ is its owner.
+        owner, name = getattr(value, "__self__", None), getattr(value, "__qualname__", "")
         package = module.partition(".")[0]
         version = "" if package in _IN_KEYS else getattr(sys.modules.get(package), "__version__", "")
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
@@ -155,16 +157,16 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
     if isinstance(value, _WRAPPERS):
         wrapped = next(getattr(value, name) for name in ("__wrapped__", "__func__", "func", "fget") if hasattr(value, name))
         return kind, b"", [wrapped, getattr(value, "__self__", None)]
-    # As pickle sees it: its class and its state.
+    # Represent any other object as pickle does, by its class and its state.
     reduced = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))(value)
     reduced = (type(value), reduced) if isinstance(reduced, str) else reduced
     return "object", b"", [list(part) if isinstance(part, Iterator) else part for part in reduced]
 
 
 def _installed_as(value: Any) -> str | None:
-    """Return the module of an object if it belongs to an installed package or to Python, else None."""
+    """Return the module of an object if it belongs to an installed package or to Python, otherwise None."""
     name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    if name is None and isinstance(value, types.FunctionType):  # from exec
+    if name is None and isinstance(value, types.FunctionType):  # a function created by exec
         return None
     name = name or "builtins"
     module = sys.modules.get(name)
@@ -175,7 +177,7 @@ def _installed_as(value: Any) -> str | None:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the globals that a function and its inner functions use, by name and value."""
+    """Yield the names and values of the globals that a function and its inner functions use."""
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -190,7 +192,7 @@ def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _referenced(value: Any, names: set[str], around: tuple[Any, ...]) -> Any:
-    """Return a value, or for a module of the user the attributes with these names."""
+    """Return the value itself or, for one of the user's modules, a dict of its attributes with these names."""
     if not isinstance(value, types.ModuleType) or _installed_as(value):
         return value
     found = {name: getattr(value, name) for name in sorted(names) if hasattr(value, name)}

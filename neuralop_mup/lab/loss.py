@@ -1,4 +1,4 @@
-"""Losses by name, and the errors that are reported for each of them."""
+"""Named losses, and the errors that are reported for each of them."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,21 +13,21 @@ from neuralop_mup.lab.data.problem_data import ProblemData
 
 Term = Callable[..., torch.Tensor]
 Losses = Mapping[str, tuple[float, Term]]
-#: Key of the number of samples that are not zero everywhere.
+#: Key for the number of samples that are not zero everywhere.
 NONZERO = "nonzero samples"
 
 
 def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """Return a relative error of neuralop, independent of units although neuralop squares fields and adds 1e-8 to norms.
+    """Return a relative error of neuralop that does not depend on units, although neuralop adds 1e-8 to norms.
 
-    Each channel of a batch is divided by a power of two, which is exact: the smallest one above all of its values. A channel
-    that is zero in the whole batch, as a constant one is when normalized, has errors relative to 1: relative to zero, they
-    would outweigh all other channels.
+    Each channel of a batch is divided by the smallest power of two above all of its values, which is exact. For a channel
+    that is zero in the whole batch, such as a normalized constant channel, errors are taken relative to 1, because errors
+    relative to zero would outweigh all other channels.
     """
     y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
     y_pred, y = _masked(y_pred, batch), _masked(y, batch)
     most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
-    unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # 1 where a channel is zero
+    unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # this is 1 where a channel is zero
     one = (most == 0).to(y.dtype)
     return loss(y_pred / unit + one, y / unit + one)
 
@@ -38,10 +38,10 @@ def relative_l2(n_dim: int) -> Term:
 
 
 def floored_l2(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """Return ‖y_pred − y‖ / √((‖y‖² + n) / 2) of each sample, summed over the batch: a relative L2 error with a floor.
+    """Return a relative L2 error with a floor, ‖y_pred − y‖ / √((‖y‖² + n) / 2), summed over the samples of a batch.
 
-    Normalized fields have n = mean ‖y‖², the number of their known values. So the error equals the relative error for
-    samples of average size, and it is at most √2 times the absolute error, over √n, for samples that nearly vanish.
+    Here, n is the number of known values, which equals the mean of ‖y‖² for normalized fields. For samples of average size,
+    the result equals the relative error. For samples that nearly vanish, it is at most √2 ‖y_pred − y‖ / √n.
     """
     size = (_norm(_masked(y, batch)) ** 2 + _count(y, batch)) / 2
     return (_norm(_masked(y_pred - y, batch)) / size.sqrt()).sum()
@@ -58,7 +58,7 @@ def _norm(fields: torch.Tensor) -> torch.Tensor:
 
 
 def _masked(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return fields that are zero where the batch's mask is 0, which means unknown."""
+    """Return the fields with zeros where the batch's mask is 0, that is, where values are unknown."""
     return fields * batch["mask"] if "mask" in batch else fields
 
 
@@ -67,15 +67,15 @@ def _count(y: torch.Tensor, batch: Mapping[str, Any]) -> Any:
     return batch["mask"].flatten(1).sum(1) if "mask" in batch else y[0].numel()
 
 
-#: Losses of fields that have mean 0 and standard deviation 1 per channel.
+#: Losses for fields with mean 0 and standard deviation 1 per channel.
 NORMALIZED: dict[str, Term] = {"floored-l2": floored_l2, "mse": mean_squared}
 
 
 def default_loss(data: ProblemData) -> str:
-    """Return the name of the loss for data that this package normalizes.
+    """Return the name of the default loss for data that this package normalizes.
 
-    States of a trajectory may decay, and a relative error gives states that nearly vanished the weight of all others
-    (benchmarks/results/losses.md).
+    The states of a trajectory may decay, and a relative error would give nearly vanished states the same weight as all
+    others (benchmarks/results/losses.md).
     """
     return "floored-l2" if data.pairs_of("train") > 1 else "l2"
 
@@ -88,46 +88,47 @@ def loss_or_default(loss: Any, data: Any, given: Any, used: Any) -> Any:
     loss : str, callable, mapping or None
     data : ProblemData or Loaders
     given, used : neuralop DataProcessor or None
-        The user's processor, and the processor that trains.
+        The processor that the user passed, and the one that is used in training.
 
     Raises
     ------
     MupError
-        For a loss of normalized fields if this package does not normalize the targets.
+        If the loss requires normalized fields but this package does not normalize the targets.
     """
     normalized = given is None and type(used) is DefaultDataProcessor and isinstance(data, ProblemData)
     if loss is None:
         return default_loss(data) if normalized else "l2"
     if is_of_normalized(loss) and not normalized:
         raise MupError(
-            f"loss={loss!r} needs targets that this package normalizes to mean 0 and standard deviation 1. Targets from "
-            "loaders, with your own processor or an equation keep other units. Write loss='l2', or pass arrays without a "
-            "processor."
+            f"loss={loss!r} requires targets that this package normalizes to mean 0 and standard deviation 1. It does not "
+            "normalize targets from loaders, or targets of problems with a custom processor or an equation. Use loss='l2', "
+            "or pass arrays without a processor."
         )
     return loss
 
 
 def is_of_normalized(loss: Any) -> bool:
-    """Return whether a loss, by its name, needs normalized fields."""
+    """Return whether a loss is the name of a loss that requires normalized fields."""
     return isinstance(loss, str) and loss in NORMALIZED
 
 
 def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
-    """Return the terms of a loss by name: weight and function. Runs are compared by the first one, "data".
+    """Return the weight and the function of each term of a loss by name. Runs are compared by the first term, "data".
 
     Parameters
     ----------
     loss : str, callable or mapping
-        ``"l2"``, ``"h1"``, ``"floored-l2"`` or ``"mse"``; a function; or names with functions or (weight, function).
+        ``"l2"``, ``"h1"``, ``"floored-l2"`` or ``"mse"``; a function; or a dict of names to functions or to (weight,
+        function).
     n_dim : int
         Number of axes of the grid.
     own : mapping, optional
-        Losses of a problem. A name replaces its "data". Without them, "data" is the only one.
+        Losses of a problem. A loss given by name replaces their "data" term. By default, "data" is the only term.
 
     Raises
     ------
     MupError
-        For a loss that does not exist.
+        If the loss is unknown.
     """
     if callable(loss):
         return {"data": (1.0, loss)}
@@ -138,15 +139,16 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     known = {"l2": own["data"][1], "h1": partial(relative, H1Loss(d=n_dim)), **NORMALIZED}
     if not isinstance(loss, str) or loss not in known:
         raise MupError(
-            f"loss={loss!r} must be one of {', '.join(map(repr, known))}, a function loss(y_pred, y, **batch), or a dict."
+            f"loss={loss!r} must be one of {', '.join(map(repr, known))}, a function loss(y_pred, y, **batch), or a dict "
+            "of losses."
         )
     return {**own, "data": (own["data"][0], known[loss])}
 
 
 def errors_of(loss: Any, losses: Losses, n_dim: int) -> dict[str, Term]:
-    """Return the errors that are reported, by name: the terms of the loss.
+    """Return the errors that are reported, by name. These are the terms of the loss.
 
-    For a loss of normalized fields, "data" is the relative L2 error instead, and zero samples are counted.
+    For a loss that requires normalized fields, "data" is the relative L2 error instead, and nonzero samples are counted.
     """
     errors = {name: term for name, (_, term) in losses.items()}
     if is_of_normalized(loss):
@@ -155,11 +157,11 @@ def errors_of(loss: Any, losses: Losses, n_dim: int) -> dict[str, Term]:
 
 
 def _relative_where_nonzero(n_dim: int, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """Return the relative L2 error; a channel that is zero everywhere in a sample adds nothing."""
+    """Return the relative L2 error, where channels that are zero everywhere in a sample contribute nothing."""
     zero = ~_masked(y, batch).flatten(2).any(2)
     return relative_l2(n_dim)(torch.where(zero.view(*zero.shape, *[1] * n_dim), 0, y_pred), y, **batch)
 
 
 def _nonzero(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
-    """Return the number of samples of a batch that are not zero everywhere."""
+    """Return the number of samples in a batch that are not zero everywhere."""
     return _masked(y, batch).flatten(1).any(1).float().sum()

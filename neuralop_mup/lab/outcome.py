@@ -1,4 +1,4 @@
-"""The outcome of one training run: one of four kinds, and its measurements."""
+"""The outcome of a training run, which is one of four kinds, and its measurements."""
 
 import copy
 import math
@@ -22,21 +22,21 @@ import torch
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
-#: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError, since the
-#: configuration cannot work. Failed: another exception, a full disk, no memory left, or a killed process.
-#: Only failed runs are repeated, since the others would end in the same way.
+#: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError was raised, since
+#: the configuration cannot work. Failed: another exception, a full disk, a lack of memory, or a killed process. Only failed
+#: runs are repeated, since the others would end in the same way again.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
-#: Errors that the run did not cause: no space, missing file, no memory, missing module.
+#: Errors that are not caused by the run itself: a full disk, a missing file, a lack of memory, or a missing module.
 _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
-#: Held during a run, since torch's random state and threads belong to the whole process. It is reentrant, since a train
-#: function may call tune.
+#: Lock that is held during a run, since torch's random state and threads are shared by the whole process. It is reentrant,
+#: since a train function may call tune.
 _BUSY = threading.RLock()
 
 
 def failed(error: str | None, again: bool = True) -> dict[str, Any]:
-    """Return the outcome of a run that failed. Every outcome has the same keys.
+    """Return the outcome of a failed run. Every outcome has the same keys.
 
-    ``outcome`` is one of :data:`KINDS`. ``again`` is true if the cause is outside of the run, so that a second attempt may
+    ``outcome`` is one of :data:`KINDS`. ``again`` is true if the cause lies outside the run, so a second attempt may
     complete. ``versions``, ``host`` and ``date`` describe the process that trained the run.
     """
     return {
@@ -55,21 +55,21 @@ def failed(error: str | None, again: bool = True) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that determine the numbers of a run."""
+    """Return the versions of Python and of the packages that affect the results of a run."""
     installed = {distribution.name: distribution.version for distribution in metadata.distributions()}
     found = {name: installed.get(name, "not installed") for name in ("torch", "neuraloperator", "mup")}
-    return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # which need not be installed
+    return {"python": platform.python_version(), **found, "neuralop-mup": __version__}  # the package need not be installed
 
 
 def releases() -> dict[str, str]:
-    """Return the releases, major and minor, that are part of a run's key: of this package and of torch."""
+    """Return the releases (major and minor) of this package and of torch, which are part of a run's key."""
     installed = {"neuralop-mup": __version__, "torch": torch.__version__}
     return {name: ".".join(str(version).split(".")[:2]) for name, version in installed.items()}
 
 
 @contextmanager
 def same_random_state() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch afterwards."""
+    """Restore the random states of Python, NumPy and torch on exit."""
     python, numpy = random.getstate(), np.random.get_state()
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -83,15 +83,15 @@ def same_random_state() -> Iterator[None]:
 def execute(
     version: str, train: Callable[..., Any], config: Mapping[str, Any], place: str | None = None, keep: bool = False
 ) -> dict[str, Any]:
-    """Train once and return the outcome, also if ``train`` raises.
+    """Train once and return the outcome, even if ``train`` raises an error.
 
     Parameters
     ----------
     version : str
-        Version of the package in the parent command. The numbers of another version may differ.
+        Version of the package in the main process. Results of other versions may differ.
     train : callable
-        Train function. A copy of it is called with a copy of ``config``, so that runs share no state. If its attribute
-        ``keeps_files`` is true, it is also called with ``place`` and ``keep``.
+        Train function. A copy of it is called with a copy of ``config``, so runs share no state. If its attribute
+        ``keeps_files`` is true, the function is also called with ``place`` and ``keep``.
     config : mapping
         Configuration of the run.
     place : str, optional
@@ -102,24 +102,24 @@ def execute(
     Returns
     -------
     dict
-        Outcome, as from :func:`failed`.
+        The outcome, with the same keys as that of :func:`failed`.
 
     Raises
     ------
     MupError
-        If this process has another version of the package, does not see the folder, or is training another run.
+        If this process uses another version of the package, cannot access the folder, or is training another run.
     """
     if __version__ != version:
         raise MupError(
-            f"A worker has neuralop_mup {__version__}, but the command that sends it runs has {version}. Their numbers may "
-            "differ. Install the same version everywhere."
+            f"A worker uses neuralop_mup {__version__}, but the main process uses {version}, so their results may differ. "
+            "Install the same version everywhere."
         )
     if place is not None and not Path(place).is_dir():
-        raise MupError(f"A worker does not see {place}. Choose a folder that every machine sees.")
+        raise MupError(f"A worker cannot access {place}. Choose a folder that every machine can access.")
     if not _BUSY.acquire(blocking=False):
         raise MupError(
-            "The executor trains several runs at once in the threads of one process, so they would share random numbers. "
-            "Pass an executor of processes with one thread each."
+            "The executor trains several runs concurrently in threads of one process, so they would share random state. "
+            "Pass a process-based executor with one thread per process."
         )
     files = {"place": place, "keep": keep} if getattr(train, "keeps_files", False) else {}
     start = time.perf_counter()
@@ -138,7 +138,7 @@ def copied(value: Any) -> Any:
     """Return a deep copy, or the value itself if it cannot be copied, such as an open file."""
     try:
         return copy.deepcopy(value)
-    except Exception:  # objects raise anything in their own copy methods
+    except Exception:  # custom copy methods may raise any exception
         return value
 
 
@@ -148,7 +148,7 @@ def _ended(value: Any) -> dict[str, Any]:
     try:
         loss = float(metrics["loss"])
     except (KeyError, TypeError, ValueError):
-        raise TypeError(f"train returned {value!r}; return a number, or a dict with one under 'loss'.") from None
+        raise TypeError(f"train returned {value!r}, but it must return a number or a dict with a 'loss'.") from None
     outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
     if math.isfinite(loss):
         return {**outcome, "outcome": COMPLETE, "error": None, "loss": loss}
@@ -156,7 +156,7 @@ def _ended(value: Any) -> dict[str, Any]:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
-    """Return the outcome of a run that raised; the causes of the exception decide its kind."""
+    """Return the outcome of a run that raised an exception. The causes of the exception determine its kind."""
     around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
     refused = isinstance(error, MupError) and not around
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
@@ -174,7 +174,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` as strict JSON: None for numbers that are not finite, and the text of unknown objects."""
+    """Return ``value`` as strict JSON, with None for numbers that are not finite and strings for unknown objects."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):
@@ -194,28 +194,28 @@ def is_final(record: Mapping[str, Any]) -> bool:
 
 
 def is_complete(record: Mapping[str, Any]) -> bool:
-    """Return whether a run ended with a finite loss."""
+    """Return whether a run completed with a finite loss."""
     return record["outcome"] == COMPLETE
 
 
 def first_failure(records: Iterable[Mapping[str, Any]]) -> str:
-    """Return two sentences after a space, the first error and how to continue, or an empty text without errors."""
+    """Return the first error and how to continue, with a leading space, or an empty string if there are no errors."""
     wrong = next((r for r in records if r["error"]), None)
     if wrong is None:
         return ""
-    again = "Fix its cause; the same call on the same folder then repeats the run."
-    final = "Such a run is not repeated: try other values, or fix the code, which makes it another run."
+    again = "Fix the cause and repeat the call with the same folder, which repeats the run."
+    final = "This run will not be repeated. Try different values, or fix the code, which creates a new run."
     return f" The first failure: {wrong['error'].rstrip('.')}. {final if is_final(wrong) else again}"
 
 
 def score(records: Collection[Mapping[str, Any]], seeds: int) -> float:
-    """Return the mean loss of a point, or infinity unless every seed completed. Points are compared by this number."""
+    """Return the score by which points are compared: the mean loss, or infinity unless every seed completed."""
     complete = len(records) == seeds and all(map(is_complete, records))
     return fmean(record["loss"] for record in records) if complete else math.inf
 
 
 def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:
-    """Return the point with the lowest score, and the score; (None, inf) if no point completed with every seed."""
+    """Return the point with the lowest score and this score, or (None, inf) if no point completed for every seed."""
     best, loss = None, math.inf
     for point, records in points:
         if (own := score(records, seeds)) < loss:

@@ -1,7 +1,7 @@
 """Figures of curves, comparisons and samples.
 
-They use matplotlib's ``Figure`` instead of ``pyplot``. So they need no display, and do not change the figures of the user.
-Each rule and each optimizer has one colour and one marker in all figures.
+They use matplotlib's ``Figure`` instead of ``pyplot``, so they do not need a display and do not affect the user's figures.
+Each rule and each optimizer has the same colour and marker in all figures.
 """
 
 import math
@@ -17,11 +17,11 @@ from neuralop_mup.diagnostics.coord_check import MARKERS, PALETTE
 from neuralop_mup.lab.wording import in_words
 
 GREY, FAINT = "#555555", "#e6e6e6"
-#: Colours of sizes from the smallest to the largest, light to dark, for print in grey.
+#: Colours for the sizes, from light (smallest) to dark (largest), so that they are distinguishable in greyscale.
 SIZES = ("#E0A030", "#D1603D", "#9C2C77", "#3B0F70")
-SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # points: legible at half the size
+SMALL, TEXT, TITLE = 9.5, 10.5, 12.5  # font sizes in points, legible at half the size
 
-#: Rules and optimizers → colour and marker; None is the base.
+#: Maps rules and optimizers to a colour and a marker. None is the base.
 LOOKS: dict[str | None, tuple[str, str]] = {
     None: (GREY, "o"),
     "standard": (PALETTE[7], "s"),
@@ -36,7 +36,7 @@ LOOKS: dict[str | None, tuple[str, str]] = {
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, layout: str | None = None, **options: Any
 ) -> tuple[Any, Any]:
-    """Return a figure of matplotlib without pyplot, and its axes; sizes in inches."""
+    """Return a matplotlib figure and its axes, without using pyplot. Sizes are in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=120, layout=layout)
@@ -44,12 +44,12 @@ def new_figure(
 
 
 def save(figure: Any, path: str | Path) -> Path:
-    """Write the figure with all of its labels. The suffix of the path sets the format."""
+    """Write the figure with all of its labels. The suffix of the path determines the format."""
     from matplotlib import rc_context
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # With fixed ids and no date, the same records give the same SVG.
+    # With fixed ids and no date, the same records produce the same SVG file.
     with rc_context({"svg.hashsalt": "neuralop-mup"}):
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
@@ -57,16 +57,16 @@ def save(figure: Any, path: str | Path) -> Path:
 
 
 def finish(figure: Any, path: str | Path, title: str | None, parts: Sequence[str] = ()) -> Path:
-    """Add the title and the meaning of marks to the figure, and write it."""
+    """Add the title and an explanation of the marks to the figure, and write it to a file."""
     if title:
         figure.suptitle(title, x=0.01, y=1.0, ha="left", va="bottom", fontsize=TITLE)
-    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # characters of average width
+    room = round(figure.get_figwidth() * 72 / (0.52 * SMALL))  # number of characters of average width
     figure.text(0.01, -0.01, fill("  ·  ".join(parts), room), fontsize=SMALL, color=GREY, ha="left", va="top")
     return save(figure, path)
 
 
 def ticks_at(axes: Any, values: Sequence[float]) -> None:
-    """Put ticks at the values, as many as fit, with plain numbers."""
+    """Place ticks at as many of the values as fit, labelled with plain numbers."""
     width = axes.get_window_extent().width / axes.figure.dpi
     stride = max(1, math.ceil(len(values) * 0.42 / width))
     shown = list(values)[::stride]
@@ -75,7 +75,7 @@ def ticks_at(axes: Any, values: Sequence[float]) -> None:
 
 
 def value_axis(axes: Any) -> None:
-    """Put a few plain numbers on the vertical axis, and remove the box around the data."""
+    """Label the vertical axis with a few plain numbers, and remove the box around the data."""
     from matplotlib.ticker import LogLocator
 
     if axes.get_yscale() == "log":
@@ -98,7 +98,7 @@ def bare(axes: Any) -> None:
 
 # Loss against a hyperparameter
 
-#: The axes end at this multiple of the best loss, since diverged runs may reach 1e6.
+#: The loss axis ends at this multiple of the best loss, since diverged runs may reach 1e6.
 _CEILING = 100.0
 
 
@@ -110,17 +110,17 @@ def plot_curves(
     loss: str = "validation loss",
     title: str | None = None,
 ) -> Path:
-    """Draw losses against a hyperparameter, with a star at the lowest mean of a curve.
+    """Plot losses against a hyperparameter, with a star at the lowest mean of each curve.
 
-    Values with a failed seed are left out: a mean over the other seeds would hide that they are unstable.
+    Values with a failed seed are omitted, because a mean over the other seeds would hide that they are unstable.
 
     Parameters
     ----------
     curves : sequence of (label, rule, losses)
-        First the base, with rule None. Then a curve of one point for each rule of the target. Losses by value: one per seed,
-        None for a failed seed. At least one value is complete.
+        The first curve is that of the base, with rule None. It is followed by a curve with a single point for each rule of
+        the target. Losses map each value to one loss per seed, or None for a failed seed. At least one value is complete.
     path : str or Path
-        File to write. The suffix sets the format.
+        File to write. The suffix determines the format.
     name : str
         Name of the hyperparameter.
     loss : str
@@ -147,14 +147,14 @@ def plot_curves(
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))
         colour, marker = LOOKS.get(rule, (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]))
         is_curve = len(x) > 1
-        # A single point is hollow, so that marks below it stay visible.
+        # Single points are drawn hollow, so that marks below them stay visible.
         size = {"markersize": 4} if is_curve else {"markersize": 10, "fillstyle": "none", "markeredgewidth": 2.4}
         axes.plot(x, mean, color=colour, marker=marker, linewidth=1.6, zorder=10 + i, label=label, **size)
         axes.vlines(x, least, most, color=colour, linewidth=2.4, alpha=0.5)
         if is_curve:
             best = int(np.argmin(mean))
             axes.plot(x[best], mean[best], "*", markersize=15, color=colour, markeredgecolor="white", zorder=9)
-        if failed := [value for value in losses if value not in complete]:  # its height is a share of the axis
+        if failed := [value for value in losses if value not in complete]:  # their height is a fraction of the axis
             at, up = [0.97 - 0.04 * i] * len(failed), axes.get_xaxis_transform()
             axes.plot(failed, at, "x", transform=up, markersize=6, markeredgewidth=1.6, color=colour, zorder=6)
             marks.append("× a seed failed")
@@ -167,14 +167,14 @@ def plot_curves(
 
 
 def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Path, *, title: str | None = None) -> Path:
-    """Draw the errors of several methods: a dot per seed, a bar at the median, and the learning rate below the name.
+    """Plot the errors of several methods: a dot per seed, a bar at the median, and the learning rate below the name.
 
     Parameters
     ----------
     ways : mapping of str to (errors, learning rate)
-        Errors of the seeds. Those that are not finite are counted, and not drawn.
+        One error per seed and the learning rate of each method. Errors that are not finite are counted but not drawn.
     path : str or Path
-        File to write. The suffix sets the format.
+        File to write. The suffix determines the format.
     title : str, optional
 
     Returns
@@ -201,21 +201,22 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
 
 # Samples
 
-_CHANNELS = 3  # drawn channels of a sample, at most
+_CHANNELS = 3  # maximum number of channels drawn per sample
 
 
 def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) -> Path:
-    """Draw a row for each sample and channel: input, truth, prediction and their difference.
+    """Plot a row for each sample and channel: the input, the truth, the prediction, and the error of the prediction.
 
-    Fields are lines in 1D and images in 2D, where truth and prediction share a colour scale. In 3D, the images show the
-    middle of the last axis. Only the first three channels are drawn, and moduli of complex fields.
+    Fields are drawn as lines in 1D and as images in 2D, where truth and prediction share a colour scale. In 3D, the images
+    show a slice through the middle of the last axis. At most three channels are drawn, and complex fields are drawn as
+    absolute values.
 
     Parameters
     ----------
     samples : mapping of str to (input, truth, prediction)
-        Label of a row → fields ``(channels, *grid)``.
+        Maps the label of a row to fields of shape ``(channels, *grid)``.
     path : str or Path
-        File to write. The suffix sets the format.
+        File to write. The suffix determines the format.
 
     Returns
     -------
@@ -243,11 +244,11 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
             panel.plot(values, "--" if name == "prediction" else "-", color=PALETTE[0])
             bare(panel)
         row[0].set_ylabel(what, fontsize=SMALL)
-    return finish(figure, path, None, ["grey in the prediction: the truth"] if truth.ndim == 1 else [])
+    return finish(figure, path, None, ["grey line in the prediction: truth"] if truth.ndim == 1 else [])
 
 
 def _drawn(field: np.ndarray, channel: int) -> np.ndarray:
-    """Return the values to draw of a channel, or of the last channel if there are fewer."""
+    """Return the values of a channel that are drawn, or those of the last channel if there are fewer channels."""
     values = field[min(channel, len(field) - 1)]
     while values.ndim > 2:
         values = values[..., values.shape[-1] // 2]

@@ -1,6 +1,6 @@
-"""Keep runs in a folder. The name of a run is the hash of everything that its result depends on.
+"""Store runs in a folder. The name of a run is the hash of everything that its result depends on.
 
-Each run has a folder ``workspace/<id>`` with its content, its result, and its checkpoint or weights. A folder can contain
+Each run has a subfolder ``workspace/<id>`` with its content, its result, and its checkpoint or weights. A folder can contain
 any number of studies.
 """
 
@@ -25,9 +25,9 @@ from neuralop_mup.lab.wording import counted
 _LOG = logging.getLogger(__name__)
 
 WEIGHTS, CHECKPOINT = "weights.pt", "checkpoint.pt"
-#: The names of 0.3.0, which used signac. After ``signac init`` in the folder, signac lists the runs.
+#: File names from release 0.3.0, which used signac. After ``signac init`` in the folder, signac can list the runs.
 _CONTENT, _DOCUMENT = "signac_statepoint.json", "signac_job_document.json"
-#: Seconds to wait for the lock, since the workers of a killed command hold it until they close their files.
+#: Seconds to wait for the lock, since the workers of a killed command still hold it until they close their files.
 _INHERITED = 0.5
 
 
@@ -37,17 +37,17 @@ class Run:
     Parameters
     ----------
     content : mapping
-        Everything that the result depends on, except for :func:`~neuralop_mup.lab.outcome.releases`, which the key also
-        contains. :func:`described` turns it into plain values.
+        Everything that the result depends on, except for :func:`~neuralop_mup.lab.outcome.releases`, which are also part of
+        the key. :func:`described` converts it to plain values.
     config : mapping
         Argument of ``train``.
     keep : bool
         Whether to keep the weights.
     train : callable, optional
-        ``train(config)`` returns a number, or a dict with ``"loss"``. If its attribute ``keeps_files`` is true, it is also
-        called with ``place``, the folder for checkpoint and weights, and ``keep``.
-    labels
-        Columns of a table: ``size``, ``rule``, ``params``, ``seed``.
+        ``train(config)`` returns a number, or a dict with ``"loss"``. If its attribute ``keeps_files`` is true, the function
+        is also called with ``place``, the folder for the checkpoint and the weights, and with ``keep``.
+    **labels
+        Columns of the table of results: ``size``, ``rule``, ``params``, ``seed``.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class Run:
 
 
 def content_hash(content: Mapping[str, Any]) -> str:
-    """Return the md5 of plain content, in hex. The order of the keys has no effect."""
+    """Return the MD5 hash of plain content in hexadecimal. The order of the keys has no effect."""
     return hashlib.md5(json.dumps(content, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 def described(value: Any) -> Any:
-    """Return ``value`` as JSON that is the same in every process.
+    """Return ``value`` in a JSON form that is the same in every process.
 
-    1 and 1.0 differ, since code may treat them differently. Tuples become lists, and dots in keys become slashes. Any other
-    value becomes its fingerprint (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
+    1 and 1.0 are different, since code may treat them differently. Tuples become lists, and dots in keys become slashes. Any
+    other value is replaced by its fingerprint (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
     """
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, Mapping):
-        keys = [k if isinstance(k, str) else f"{type(k).__name__} {k}" for k in value]  # 1 and "1" differ
+        keys = [k if isinstance(k, str) else f"{type(k).__name__} {k}" for k in value]  # distinguishes 1 from "1"
         return {key.replace(".", "/"): described(v) for key, v in zip(keys, value.values(), strict=True)}
     if isinstance(value, (list, tuple, range)):
         return [described(v) for v in value]
@@ -88,19 +88,19 @@ def described(value: Any) -> Any:
 
 
 def params_key(params: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal points. A tuple equals a list, and the order of keys has no effect."""
+    """Return a string that is equal for equal points. A tuple equals a list, and the order of the keys has no effect."""
     return json.dumps(described(params), sort_keys=True)
 
 
 class Records:
-    """Read and write the runs of a folder. Only one command at a time can hold a folder (:meth:`held`) and write to it.
+    """Read and write the runs of a folder. Only one command at a time can lock a folder (:meth:`held`) and write to it.
 
     Parameters
     ----------
     folder : str or Path
-        Folder of the runs. It need not exist.
+        Folder for the runs, which need not exist.
     known : object, optional
-        Further records, read-only: ``known.get(run)`` returns the record of a run, or None.
+        Additional read-only records: ``known.get(run)`` returns the record of a run, or None.
 
     Raises
     ------
@@ -114,20 +114,20 @@ class Records:
         self.known = known
         self._read: dict[str, dict[str, Any] | None] = {}
         self._given_up: set[str] = set()
-        self._written: set[str] = set()  # runs of this command: it does not repeat one because its weights are missing
+        self._written: set[str] = set()  # runs of this command, which are not repeated if their weights are missing
         if self.folder.exists() and not self.folder.is_dir():
-            raise MupError(f"{self.folder} is a file. Results need a folder: choose another name.")
+            raise MupError(f"{self.folder} is a file, but results need a folder. Choose another name.")
 
     @contextmanager
     def held(self) -> Iterator["Records"]:
-        """Create the folder and hold its lock. The system releases the lock when the process ends, also if it is killed.
+        """Create the folder and lock it. The system releases the lock when the process ends, even if it is killed.
 
-        The same object may hold the lock several times.
+        The same object can acquire the lock several times.
 
         Raises
         ------
         MupError
-            If another command holds the folder, or it cannot be written.
+            If another command has locked the folder, or if the folder cannot be written.
         """
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -135,20 +135,21 @@ class Records:
                 self._lock.acquire(timeout=_INHERITED)
             except Timeout:
                 raise MupError(
-                    f"Another command is using the folder {self.folder}. Wait until it ends, or choose another folder."
+                    f"Another command is using the folder {self.folder}. Wait until it finishes, or choose another folder."
                 ) from None
         try:
             yield self
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f"Stopped. Finished runs are in {self.folder}; the same command resumes there. A run in progress continues "
-                "from its last checkpoint. There is one every five minutes; a shorter run begins again."
+                f"Interrupted. Finished runs are in {self.folder}, and repeating the command resumes the study. Runs in "
+                "progress continue from their last checkpoint. Checkpoints are written every five minutes, so a run without "
+                "one starts from the beginning."
             ) from None
         finally:
             self._lock.release()
 
     def place(self, run: Run, make: bool = False) -> Path:
-        """Return the folder of a run's files. With ``make``, also create it and write the content of the run."""
+        """Return the folder for a run's files. If ``make`` is true, also create it and write the content of the run."""
         place = self.folder / "workspace" / run.id
         if make:
             with writing(self.folder):
@@ -157,33 +158,33 @@ class Records:
         return place
 
     def warn_of_other_releases(self, runs: Iterable[Run]) -> None:
-        """Warn if the folder contains these runs of other releases, which are not reused."""
+        """Warn if the folder contains these runs from other releases, since they are not reused."""
         wanted, found = {content_hash(run.content) for run in runs}, list[str]()
         for path in self.folder.glob(f"workspace/*/{_CONTENT}") if wanted else ():
-            with suppress(OSError, ValueError, KeyError):  # such a file is damaged, or of release 0.3
+            with suppress(OSError, ValueError, KeyError):  # the file is damaged or from release 0.3
                 content = json.loads(path.read_text(encoding="utf-8"))
                 made = content.pop("releases")
                 if made != releases() and content_hash(content) in wanted and path.with_name(_DOCUMENT).exists():
                     found.append(_text(made))
         if found:
-            kept = f"{counted(len(found), 'kept run')} of {', or of '.join(sorted(set(found)))}"
-            _LOG.warning(f"{kept} cannot be reused with {_text(releases())}: the results may differ.")
+            saved = f"{counted(len(found), 'saved run')} of {', or of '.join(sorted(set(found)))}"
+            _LOG.warning(f"{saved} cannot be reused with {_text(releases())}, because the results may differ.")
 
     def get(self, run: Run) -> dict[str, Any] | None:
         """Return the record of a run, or None if the run must be trained.
 
-        A run must be trained if it failed, unless this command gave it up, and if it should keep its weights but they are
-        missing or damaged.
+        A run must be trained if it failed, unless this command has given it up. It must also be trained if its weights are
+        to be kept but are missing or damaged.
         """
         record = self.read(run)
         if record is None or (not is_final(record) and run.id not in self._given_up):
             return None if self.known is None else self.known.get(run)
         if run.keep and is_complete(record) and run.id not in self._written:
-            return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # as torch writes them
+            return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # torch writes weights as zip files
         return record
 
     def read(self, run: Run) -> dict[str, Any] | None:
-        """Return the last record of a run, however it ended."""
+        """Return the last record of a run, regardless of its outcome."""
         if run.id not in self._read:
             path = self.place(run) / _DOCUMENT
             try:
@@ -191,14 +192,14 @@ class Records:
             except FileNotFoundError:
                 self._read[run.id] = None
             except (ValueError, KeyError, TypeError) as error:
-                _LOG.warning(f"{path} is damaged ({type(error).__name__}), so its run is trained again.")
+                _LOG.warning(f"{path} is damaged ({type(error).__name__}), so its run will be repeated.")
                 self._read[run.id] = None
         return self._read[run.id]
 
     def write(self, run: Run, record: Mapping[str, Any]) -> None:
         """Write the record of a run, and remove its checkpoint unless the run failed.
 
-        If the process is killed here, the file contains either the former record or the new one.
+        If the process is killed while writing, the file contains either the previous record or the new one.
         """
         place = self.place(run, make=True)
         put(self.folder, place / _DOCUMENT, json.dumps(record, allow_nan=False))
@@ -208,7 +209,7 @@ class Records:
             remove_file(place / CHECKPOINT)
 
     def give_up(self, run: Run) -> None:
-        """Accept the last failure of a run as its result, for this command."""
+        """Accept the last failure of a run as its result for the duration of this command."""
         self._given_up.add(run.id)
 
 
@@ -217,7 +218,7 @@ def _text(made: Mapping[str, str]) -> str:
 
 
 def _checked(record: Any) -> dict[str, Any]:
-    """Return the record of a file; raise ValueError, KeyError or TypeError if the file was changed or truncated."""
+    """Return the record if it is valid; raise ValueError, KeyError or TypeError if it was changed or truncated."""
     whole = record["outcome"] in KINDS and isinstance(record["metrics"], dict) and {"error", "seconds"} <= record.keys()
     if not whole or (is_complete(record) and not math.isfinite(record["loss"])):
         raise ValueError("it is not a record of a run")

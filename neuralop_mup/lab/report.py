@@ -1,4 +1,4 @@
-"""The report of a study, computed from its records: sentences, table, figure, settings, and where the runs were trained."""
+"""The report of a study, computed from its records: findings, table, figure, settings, machines and versions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ from neuralop_mup.lab.study import Results, edge_of, is_number, mean_metric, the
 
 
 def verdict(results: Results) -> list[str]:
-    """Return the findings of a study as sentences, the answer first.
+    """Return the findings of a study as sentences, starting with the result.
 
-    Rules are compared if there are three seeds or more, by a 95 % interval.
+    With three seeds or more, rules are compared by a 95 % confidence interval.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def verdict(results: Results) -> list[str]:
     Returns
     -------
     list of str
-        Sentences, the most important one first.
+        Sentences, with the most important one first.
 
     Examples
     --------
@@ -48,23 +48,23 @@ def verdict(results: Results) -> list[str]:
     for name, value in best.items():
         if edge := edge_of(value, study.space.get(name)):
             sentences.append(
-                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} of the grid, so the optimum may "
-                f"lie outside. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
+                f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} value of the grid, so the "
+                f"optimum may lie outside it. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
     failed = len([r for r in results.records if r["error"]])
     if failed:
         runs = wording.counted(len(results.records), "run")
-        sentences.append(f"{failed} of {runs} did not complete. Points with such a seed are not selected.")
+        sentences.append(f"{failed} of {runs} did not complete. A configuration with such a run is not selected.")
     if len(study.seeds) == 1:
-        sentences.append("One seed does not show how much the loss varies. Use at least three.")
+        sentences.append("A single seed does not show how much the loss varies. Use at least three seeds.")
     return sentences
 
 
 def _loss_under(results: Results, rule: str | None) -> str:
-    """Return a sentence about the loss of the last size with the best values."""
+    """Return a sentence about the loss at the last size with the best hyperparameters."""
     row, target = results.row(rule), the(results.study.target)
     if row["transferred"] is None:
-        return "No point completed with every seed."
+        return "No configuration completed for every seed."
     values = f"With {wording.params(row['transferred'])}"
     where = f" of {target} under {wording.rule_name(rule)}" if len(results.study.sizes) > 1 else ""
     if row["failed"]:
@@ -78,7 +78,7 @@ def _loss_under(results: Results, rule: str | None) -> str:
 
 
 def aligned_table(results: Results) -> str:
-    """Return the summary as a Markdown table: the base, and the target under each rule. Empty columns are left out.
+    """Return a summary of the base and of the target under each rule as a Markdown table. Empty columns are omitted.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def aligned_table(results: Results) -> str:
     Returns
     -------
     str
-        Lines without a newline at the end.
+        The table, without a trailing newline.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def aligned_table(results: Results) -> str:
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
             "loss": wording.loss_of_row(row),
             "test loss": wording.number(row["transferred_test"]),
-            "validation error": wording.number(mean_metric(records, "validation_error")),  # if a score chooses
+            "validation error": wording.number(mean_metric(records, "validation_error")),  # if selected by a score
         }
         for term in _other_losses(results.records):
             cells[f"test {term}"] = wording.number(mean_metric(records, f"test_{term}_loss"))
@@ -129,7 +129,7 @@ def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _score(results: Results) -> str:
-    """Return the name of the error that chooses."""
+    """Return the name of the error that is used for selection."""
     return next((str(r["metrics"]["score"]) for r in results.records if r["metrics"].get("score")), "validation loss")
 
 
@@ -137,16 +137,17 @@ def _score(results: Results) -> str:
 
 
 def surroundings(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return versions, hosts, and first and last dates of runs: one line for each combination of versions and host.
+    """Return the versions, hosts and dates of the runs, with one line per combination of versions and host.
 
     Parameters
     ----------
     records : sequence of dict
-        Records with ``versions``, ``host`` and ``date``, if they are known.
+        Records with ``versions``, ``host`` and ``date``, if these are known.
 
     Returns
     -------
     str
+        A Markdown list.
     """
     dates: dict[str, list[str]] = {}
     for record in records:
@@ -177,17 +178,17 @@ def write_report(
     results : Results
         Study and records.
     command : str
-        A command that runs the same study.
+        Command that reproduces the study.
     title : str, optional
-        First line of the report. Default: the name of the study.
+        Title of the report. Default: the name of the study.
     settings : mapping, optional
-        Settings to list. Default: those of every run.
+        Settings to list. Default: the settings that are shared by all runs.
     errors : str, default ""
-        Markdown about the errors of the trained target.
+        Markdown text about the errors of the trained target.
     findings : sequence of str, default ()
-        Sentences about these errors for the beginning of the report.
+        Sentences about these errors, which are shown at the beginning of the report.
     use : str, default ""
-        Lines of Python that load the trained target.
+        Python code that loads the trained target.
 
     Returns
     -------
@@ -213,7 +214,7 @@ def write_report(
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
-    chosen = f"The mean of the {_score(results)} over seeds chooses values; ± is its standard deviation over seeds."
+    chosen = f"The best values minimize the mean of the {_score(results)} over seeds. ± is its standard deviation."
     failed = [
         [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
         for r in results.records
@@ -228,7 +229,7 @@ def write_report(
         ),
         "Machines and versions": surroundings(results.records),
         "Use the target": use and f"```python\n{use}\n```",
-        "Again": f"```\n{command}\n```\n\nEvery run is one line of `results.jsonl`.",
+        "Reproduce": f"```\n{command}\n```\n\nEach run is one line in `results.jsonl`.",
     }
     page = [
         f"# {title}",
@@ -244,7 +245,7 @@ def write_report(
 
 
 def _figure(results: Results, title: str) -> str:
-    """Draw losses against the learning rate or another grid, and return the line of the page; empty without points."""
+    """Plot losses against the learning rate or another grid and return the Markdown image, or "" if there are no points."""
     study = results.study
     grids = [k for k, v in study.space.items() if isinstance(v, (list, tuple)) and len(v) > 1 and all(map(is_number, v))]
     name = "lr" if "lr" in study.space else next(iter(grids), None)

@@ -1,6 +1,6 @@
-"""Train the missing runs of a study until there are none, and ``sweep`` and ``transfer``, studies of any train function.
+"""Train the missing runs of a study. ``sweep`` and ``transfer`` are studies of any train function.
 
-Each result is in the folder before the next run starts, so a kill loses at most the runs in progress.
+Each result is written to the folder before the next run starts, so a killed process loses at most the runs in progress.
 """
 
 import sys
@@ -28,18 +28,18 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
     Parameters
     ----------
     study : object
-        An object with ``missing_runs(records)``, which returns the runs that may start now, in their order. It may have
-        ``name`` (shown with the progress), ``all_missing(records)`` (also the runs that may not start yet) and ``costs``
-        (size → relative cost of a run), both for the time left, and ``save(records)`` (called at the end, also after an
-        error).
+        An object with ``missing_runs(records)``, which returns the runs that can start now, in order. It may also have
+        ``name``, which is shown with the progress; ``all_missing(records)``, which includes the runs that cannot start yet,
+        and ``costs``, a mapping from size to the relative cost of a run, which are both used to estimate the remaining time;
+        and ``save(records)``, which is called at the end, even after an error.
     folder : str, Path or Records
-        Folder of the runs. Runs that the folder already contains are not trained again, whichever study needed them.
+        Folder for the runs. Runs that the folder already contains are not trained again, regardless of the study.
     engine : object
-        Where runs are executed (:mod:`neuralop_mup.lab.engines`). It is closed at the end.
+        Engine that executes the runs (:mod:`neuralop_mup.lab.engines`). It is closed at the end.
     progress : bool, default True
         Whether to show progress on stderr.
     known : object, optional
-        Further records, read-only: ``known.get(run)`` returns the record of a run, or None.
+        Additional read-only records: ``known.get(run)`` returns the record of a run, or None.
 
     Returns
     -------
@@ -49,8 +49,8 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
     Raises
     ------
     MupError
-        If the folder is in use or cannot be written, or if no point of the base completed with every seed and the study has
-        a target.
+        If the folder is in use or cannot be written, or if the study has a target but no point of the base completed for
+        every seed.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
 
 
 def cost_of(study: Any, runs: Iterable[Run]) -> float:
-    """Return the relative cost of runs; that of a run is 1 if it is unknown."""
+    """Return the total relative cost of runs. A run with an unknown cost counts as 1."""
     costs = getattr(study, "costs", {})
     return sum(costs.get(run.labels.get("size"), 1.0) for run in runs)
 
@@ -88,11 +88,11 @@ def cost_of(study: Any, runs: Iterable[Run]) -> float:
 def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
     """Train until no run is missing.
 
-    A run may be lost because of other runs: their process died, or the memory is too small for several. Such a run is
-    repeated once, when no other run can start, and without others beside it.
+    A run may be lost because of other runs: their process died, or there is not enough memory for several runs at once. Such
+    a run is repeated once, on its own, when no other run can start.
     """
     pending: dict[Future, Run] = {}
-    queue: list[Run] = []  # an experiment may need seconds to list its missing runs
+    queue: list[Run] = []  # a cache, since an experiment may need seconds to list its missing runs
     lost: list[Run] = []
     repeated: set[str] = set()
     while True:
@@ -111,18 +111,18 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
         ended: set[Future] = set()
         while not ended:
             ended = wait(pending, timeout=10, return_when=FIRST_COMPLETED).done
-            display.update(0)  # shows the time left
+            display.update(0)  # updates the remaining time
         for future in ended:
             run, outcome = pending.pop(future), _outcome(future)
             records.write(run, outcome)
-            if not is_complete(outcome):  # the study may need other runs now
+            if not is_complete(outcome):  # the study may now need different runs
                 queue.clear()
                 if hasattr(study, "all_missing"):
                     display.total = display.n + cost_of(study, [run, *study.all_missing(records)])
             if outcome["again"] and run.id not in repeated:
                 repeated.add(run.id)
                 lost.append(run)
-                note(display, f"A run was lost ({outcome['error']}). It is repeated once, without other runs beside it.")
+                note(display, f"A run was lost ({outcome['error']}). It will be repeated once, on its own.")
                 continue
             if not is_final(outcome):
                 records.give_up(run)
@@ -130,14 +130,14 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
 
 
 def _outcome(future: Future) -> dict[str, Any]:
-    """Return the outcome of a run that ended. If its process ended instead, the outcome is a failure."""
+    """Return the outcome of a finished run. If the process of the run ended unexpectedly, the outcome is a failure."""
     error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
     if isinstance(error, MupError):
         raise error
     if error is None:
         return future.result()
     why = " ".join(str(error).split()) or type(error).__name__
-    return failed(f"{why.rstrip('.')}; the memory may be too small, or train may end its process")
+    return failed(f"{why.rstrip('.')}; there may not be enough memory, or the train function may exit its process")
 
 
 # Sweeps and transfers
@@ -165,38 +165,38 @@ def transfer_study(
     name: str = "transfer",
     **more: Any,
 ) -> Study:
-    """Return the study of :func:`transfer`, without training it.
+    """Return the study that :func:`transfer` trains, without training it.
 
     Parameters
     ----------
     proxy : mapping
-        Model keyword arguments of the small size, where hyperparameters are tuned.
+        Keyword arguments of the small model, on which hyperparameters are tuned.
     target : mapping
-        Model keyword arguments of the large size.
+        Keyword arguments of the large model.
     space : mapping of str to sequence
-        Hyperparameter → values to try.
+        Maps each hyperparameter to the values to try.
     rule : str, default "operator-norm"
         Rule that transfers the hyperparameters.
     rules : sequence of str, optional
-        Further rules to compare. "standard" is always included.
+        Additional rules to compare. "standard" is always included.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int, default (0,)
-        Seeds of every point.
+        Seeds for every point.
     name : str, default "transfer"
         Name of the study.
     **more
-        Further fields of :class:`Study`.
+        Additional fields of :class:`Study`.
 
     Returns
     -------
     Study
-        A study of the sizes "proxy" and "target".
+        A study with the sizes "proxy" and "target".
 
     Raises
     ------
     MupError
-        If the space, the seeds, the sizes or the rules cannot work.
+        If the space, the seeds, the sizes or the rules are invalid.
 
     Examples
     --------
@@ -209,9 +209,9 @@ def transfer_study(
     fields = checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed"))
     for label, size in (("proxy", proxy), ("target", target)):
         if not isinstance(size, Mapping):
-            raise MupError(f"{label}={size!r} must be a dict of sizes, such as {{'n_modes': (12, 12)}}.")
+            raise MupError(f"{label}={size!r} must be a dict of model arguments, such as {{'n_modes': (12, 12)}}.")
     if not isinstance(rule, str) or isinstance(rules, str) or not all(isinstance(r, str) for r in rules or ()):
-        raise MupError(f"rule={rule!r} must be a name and rules={rules!r} a sequence of names.")
+        raise MupError(f"rule={rule!r} must be the name of a rule, and rules={rules!r} must be a sequence of such names.")
     compared = tuple(dict.fromkeys([rule, *(rules or ()), "standard"]))
     return Study(name=name, sizes={"proxy": dict(proxy), "target": dict(target)}, rules=compared, **fields, **more)
 
@@ -227,40 +227,43 @@ def sweep(
     executor: Any = None,
     progress: bool = True,
 ) -> Results:
-    """Train over a space of hyperparameters, and keep every run in a folder.
+    """Train over a space of hyperparameters and store every run in a folder.
 
-    The same call on the same folder resumes. Finished runs are not trained again. Interrupted runs are, and so are runs that
-    failed by an exception, a full disk or too little memory. A MupError, or a loss that is not finite, counts as a result.
-    A folder may contain any number of studies, and you may add values and seeds to a study.
+    Repeating the call with the same folder resumes the sweep. Finished runs are not trained again. Interrupted runs are
+    repeated, and so are runs that failed because of an exception, a full disk or a lack of memory. A MupError or a loss that
+    is not finite counts as a result. A folder can contain any number of studies, and you can add values and seeds to a
+    study.
 
     A run is reused if everything in its key is unchanged. The key contains the configuration, the releases (major and minor)
     of this package and of torch, and the code of ``train`` with everything that it uses
-    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** files and environment variables that
-    ``train`` reads, downloads, and modules that it imports by a name made at run time. If these change, use another folder,
-    or identify them in ``fixed``, such as ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
+    (:func:`~neuralop_mup.lab.fingerprint.fingerprint`). **The key does not contain** the files and environment variables
+    that ``train`` reads, its downloads, or modules that it imports by a name constructed at run time. If these change, use
+    a different folder, or identify them in ``fixed``, for example by
+    ``{"data": hashlib.sha256(path.read_bytes()).hexdigest()}``.
 
     Parameters
     ----------
     train : callable
         ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
-        ``{**fixed, **point, "seed": seed}``, a copy for each run. To run in several processes, define it at module level of
-        a file.
+        ``{**fixed, **point, "seed": seed}``, copied for each run. To use several processes, define the function at the top
+        level of a module.
     space : mapping of str to sequence
-        Hyperparameter → values to try. Each combination is a point. The best point has the lowest mean loss over the seeds.
+        Maps each hyperparameter to the values to try. Each combination is a point. The best point has the lowest mean loss
+        over the seeds.
     folder : str or Path
-        Folder of the runs, which is created if necessary. ``results.jsonl`` is a table of the last study.
+        Folder for the runs, which is created if necessary. Its file ``results.jsonl`` is a table of the last study.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int, default (0,)
-        Distinct seeds of every point. All points are first trained with the first seed. The other seeds of a point start
-        when its first seed completed. A point ends if one of its seeds does not complete.
+        Distinct seeds for every point. All points are first trained with the first seed. The other seeds of a point start
+        after its first seed has completed. If a seed does not complete, no further seeds of that point are trained.
     n_workers : int, optional
-        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
-        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
-        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+        Number of concurrent runs, each in its own process. Default: one per core, at most one per run, and 1 for a function
+        that other processes cannot import (a lambda, or a function defined in a notebook). With 1, runs are executed in this
+        process with its current thread settings. Otherwise each process uses ``cores // n_workers`` threads.
     executor : concurrent.futures.Executor, callable or str, optional
-        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
-        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        Process-based executor, a function that returns one (and is called again if it breaks), or the import path of either
+        (``"package.module.name"``). Also set ``n_workers`` to its number of workers. An engine from
         :mod:`neuralop_mup.lab.engines` is also accepted.
     progress : bool, default True
         Whether to show progress on stderr.
@@ -273,14 +276,14 @@ def sweep(
     Raises
     ------
     MupError
-        If the folder is in use or cannot be written, or if the space, the seeds or the workers cannot work. A run that
-        raises an error or has no finite loss is a record, not an error.
+        If the folder is in use or cannot be written, or if the space, the seeds or the workers are invalid. A run that
+        raises an error or returns a loss that is not finite is recorded and does not raise.
 
     Notes
     -----
-    The result of ``train`` is kept as JSON: numbers that are not finite become null, and objects become text. Records also
-    contain tracebacks, versions, host and date. If a train function contains something that cannot be inspected, such as an
-    open file, each call trains its runs again, with a warning.
+    The result of ``train`` is stored as JSON: numbers that are not finite become null, and objects become strings. Records
+    also contain tracebacks, versions, host and date. If a train function contains something that cannot be inspected, such
+    as an open file, a warning is issued and each call trains its runs again.
 
     Examples
     --------
@@ -310,9 +313,10 @@ def transfer(
     executor: Any = None,
     progress: bool = True,
 ) -> Results:
-    """Tune a small proxy, and train the large target with the best hyperparameters (Algorithm 1).
+    """Tune a small proxy and train the large target with the best hyperparameters (Algorithm 1).
 
-    The target is trained with them under ``rule``, under the other ``rules``, and as neuralop builds it ("standard").
+    The target is trained under ``rule``, under the other ``rules``, and in the standard parametrization of neuralop
+    ("standard").
 
     Parameters
     ----------
@@ -320,28 +324,29 @@ def transfer(
         ``train(config)`` returns a number, or a dict with ``"loss"``. Lower is better. The config is
         ``{**fixed, "model": size, "base": proxy, "rule": rule, **point, "seed": seed}``.
     proxy : mapping
-        Model keyword arguments of the small size.
+        Keyword arguments of the small model.
     target : mapping
-        Model keyword arguments of the large size.
+        Keyword arguments of the large model.
     space : mapping of str to sequence
-        Hyperparameter → values to try at the proxy.
+        Maps each hyperparameter to the values to try on the proxy.
     folder : str or Path
-        Folder of the runs. The same call resumes, and you may add values, seeds and rules (:func:`sweep`).
+        Folder for the runs. Repeating the call resumes the study, and you can add values, seeds and rules (see
+        :func:`sweep`).
     rule : str, default "operator-norm"
         Rule that transfers the hyperparameters.
     rules : sequence of str, optional
-        Further rules to compare. "standard" is always included.
+        Additional rules to compare. "standard" is always included.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int, default (0,)
-        Distinct seeds of every point.
+        Distinct seeds for every point.
     n_workers : int, optional
-        Number of runs at the same time, each in its own process. Default: one per core, at most one per run, and 1 for a
-        function that other processes cannot import (a lambda, or one of a notebook). With 1, runs are executed in this
-        process, and its thread settings do not change. Otherwise each process has ``cores // n_workers`` threads.
+        Number of concurrent runs, each in its own process. Default: one per core, at most one per run, and 1 for a function
+        that other processes cannot import (a lambda, or a function defined in a notebook). With 1, runs are executed in this
+        process with its current thread settings. Otherwise each process uses ``cores // n_workers`` threads.
     executor : concurrent.futures.Executor, callable or str, optional
-        Executor of processes, a function that returns one (and replaces it when it breaks), or the import path of either
-        (``"package.module.name"``). Also pass ``n_workers``, the number of its workers. An engine of
+        Process-based executor, a function that returns one (and is called again if it breaks), or the import path of either
+        (``"package.module.name"``). Also set ``n_workers`` to its number of workers. An engine from
         :mod:`neuralop_mup.lab.engines` is also accepted.
     progress : bool, default True
         Whether to show progress on stderr.
@@ -354,7 +359,7 @@ def transfer(
     Raises
     ------
     MupError
-        If an argument cannot work (:func:`sweep`), or if no point of the proxy completed with every seed.
+        If an argument is invalid (see :func:`sweep`), or if no point of the proxy completed for every seed.
 
     References
     ----------
@@ -375,25 +380,25 @@ def transfer(
     name = Path(folder).resolve().name
     study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
     if progress:
-        print(f"Tuned at the proxy ({size_text(proxy)}): {cell(study.space)}.")
+        print(f"Tuned on the proxy ({size_text(proxy)}): {cell(study.space)}.")
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
     return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 
 
-# Progress on stderr: a bar on a terminal, and a line now and then elsewhere
+# Progress on stderr: a bar in a terminal, and occasional lines elsewhere
 
 _SILENCE = 30.0  # seconds between two lines if the bar cannot be redrawn
 
 
 def bar(**options: Any) -> tqdm:
-    """Return a progress bar on stderr; ``options`` are those of tqdm."""
+    """Return a progress bar on stderr. The ``options`` are passed to tqdm."""
     return tqdm(
         file=sys.stderr, dynamic_ncols=True, smoothing=0, mininterval=0.1 if sys.stderr.isatty() else _SILENCE, **options
     )
 
 
 def bar_of_runs(name: str, total: float, enabled: bool) -> tqdm:
-    """Return a bar with the time left, for runs of this total cost."""
+    """Return a progress bar with the remaining time, for runs with this total cost."""
     layout = "{l_bar}{bar}| {elapsed}, {remaining} left{postfix}"
     return bar(desc=name, total=total, disable=not enabled, bar_format=layout, miniters=0, delay=1e-9)
 
@@ -405,7 +410,7 @@ def note(display: tqdm, text: str) -> None:
 
 
 def show_finished(display: tqdm, record: Mapping[str, Any], cost: float = 1.0) -> None:
-    """Add the cost of a finished run, and show its loss or its error."""
+    """Advance the bar by the cost of a finished run, and show the loss or the error of the run."""
     labels = [record.get("size"), record.get("rule"), params(record["params"]), f"seed={record['seed']}"]
     name = " ".join(filter(None, labels))
     if is_complete(record):

@@ -1,4 +1,4 @@
-"""The settings of one training run, with their defaults and checks, and the optimizers that a run may name."""
+"""The settings of a training run, with their defaults and checks, and the optimizers that a run can select."""
 
 import inspect
 import pkgutil
@@ -23,7 +23,7 @@ from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MULTIPLIERS = ("lr_mult", "init_mult")
-#: First and last learning rate of a search under an optimizer without a formula.
+#: Lowest and highest learning rates searched for an optimizer that has no formula.
 ADAM_LRS = (1e-3, 6.4e-2)
 
 
@@ -34,25 +34,25 @@ class Choice:
     Attributes
     ----------
     make : callable
-        ``make(model, lr=…, weight_decay=…, lr_mult=…, **arguments)`` returns the optimizer. If it is user-defined, it is
+        ``make(model, lr=…, weight_decay=…, lr_mult=…, **arguments)`` returns the optimizer. A user-defined function is
         called as ``make(model, lr, steps)``.
     betas : bool
-        Whether it has betas. The second one is the setting ``beta2``.
+        Whether the optimizer has betas. The second one is set by ``beta2``.
     lr : float
         Default learning rate.
     weight_decay : float
         Default weight decay.
     lr_from_steps : bool
-        Whether the default learning rate follows from the number of steps (docs/evidence/learning_rate.md).
+        Whether the default learning rate depends on the number of steps (docs/evidence/learning_rate.md).
     aux_lr : float, optional
-        Default learning rate of the parameters that are no map between widths. None: the optimizer has no such argument.
+        Default learning rate for parameters that do not map between widths. None if the optimizer has no such argument.
     init_mult : mapping
-        Default initialization multipliers by role, which were best with this optimizer (docs/evidence/optimizers.md).
+        Default initialization multipliers by role, which were the best for this optimizer (docs/evidence/optimizers.md).
     arguments : frozenset of str
-        Further arguments, which a run passes under the optimizer's name: ``{"optimizer": "soap", "soap": {"mode_stride":
-        2}}``.
+        Additional arguments, which a run passes under the name of the optimizer:
+        ``{"optimizer": "soap", "soap": {"mode_stride": 2}}``.
     user_defined : bool
-        Whether the user wrote it. Then no other setting applies to it.
+        Whether the optimizer is user-defined. In this case, no other setting applies to it.
     """
 
     make: Callable[..., torch.optim.Optimizer]
@@ -70,14 +70,14 @@ class Choice:
         return float(f"{musoap.default_lr(steps, self.lr) if self.lr_from_steps else self.lr:.3g}")
 
     def search_lrs(self, steps: int) -> list[float]:
-        """Return the learning rates of a search: five in factors of 2 around the formula's, or those for Adam."""
+        """Return the learning rates to search: five in factors of 2 around the formula's value, or those for Adam."""
         if not self.lr_from_steps:
             return log2_grid(*ADAM_LRS)
         center = musoap.default_lr(steps, self.lr)
         return [float(f"{min(1.0, center * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if center * 2 ** (i - 1) < 1]
 
 
-#: Name → optimizer. The learning rate of soap is the size of an update, so it is not comparable with the others.
+#: Maps a name to an optimizer. The learning rate of soap is an update size, so it is not comparable with the others.
 OPTIMIZERS: dict[str, Choice] = {
     "adam": Choice(MuAdam),
     "adamw": Choice(MuAdamW),
@@ -93,23 +93,23 @@ OPTIMIZERS: dict[str, Choice] = {
         arguments=frozenset({"momentum", "beta2", "period", "mode_stride", "refresh", "base_depth", "eps"}),
     ),
 }
-#: Classes of this package → their names above.
+#: Maps the classes of this package to the names above.
 _CLASSES = {MuAdam: "adam", MuAdamW: "adamw", MuSGD: "sgd", musoap.MuSOAP: "soap"}
 
 
 def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
-    """Return the name of an optimizer, and all optimizers that a run may then name.
+    """Return the name of an optimizer, and all optimizers that a run can then select.
 
     Parameters
     ----------
     optimizer : str, class or callable
-        A key of :data:`OPTIMIZERS`, a class of this package or its name, a function ``(model, lr, steps)`` of the user, or
-        its import path (``"module.function"``).
+        A key of :data:`OPTIMIZERS`, a class of this package or its name, a user-defined function ``(model, lr, steps)``, or
+        the import path of such a function (``"module.function"``).
 
     Raises
     ------
     MupError
-        If the name is unknown, or if a class is not from this package, since classes differ in their arguments.
+        If the name is unknown, or if a class is not from this package, since the arguments of such classes are unknown.
     """
     with suppress(ImportError, AttributeError, ValueError):
         optimizer = pkgutil.resolve_name(optimizer) if isinstance(optimizer, str) and "." in optimizer else optimizer
@@ -117,21 +117,21 @@ def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
         names = [*OPTIMIZERS, *(found.__name__ for found in _CLASSES)]
         known = dict(zip(map(str.lower, names), [*OPTIMIZERS, *_CLASSES.values()], strict=True))
         if optimizer.lower() not in known:
-            raise MupError(f"There is no optimizer {optimizer!r}: {nearest(optimizer, names)}")
+            raise MupError(f"Unknown optimizer {optimizer!r}: {nearest(optimizer, names)}")
         return known[optimizer.lower()], OPTIMIZERS
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
     if isinstance(optimizer, type) and optimizer in _CLASSES:
         return _CLASSES[optimizer], OPTIMIZERS
     if isinstance(optimizer, type) or not callable(optimizer):
         raise MupError(
-            f"The optimizer {name} cannot be built for a model in μP. Pass a function that builds it, such as "
+            f"The optimizer {name} cannot be built automatically for a model in μP. Pass a function that builds it, such as "
             f"lambda model, lr, steps: {name}(nm.param_groups(model, lr), lr=lr), or one of {', '.join(OPTIMIZERS)}."
         )
     return name, {**OPTIMIZERS, name: Choice(optimizer, betas=False, user_defined=True)}
 
 
 def optimizer_arguments(s: "Settings") -> dict[str, Any]:
-    """Return all arguments of a run's optimizer, including defaults. The dict is empty if it is user-defined."""
+    """Return all arguments of a run's optimizer, including defaults, or an empty dict if the optimizer is user-defined."""
     if s.choice.user_defined:
         return {}
     parameters = inspect.signature(s.choice.make).parameters.values()
@@ -139,7 +139,7 @@ def optimizer_arguments(s: "Settings") -> dict[str, Any]:
 
 
 def available_device(device: str) -> str:
-    """Return a device as torch names it: for ``"auto"`` a GPU, or the CPU if there is none.
+    """Return the name of a device for torch. ``"auto"`` selects a GPU, or the CPU if there is no GPU.
 
     Raises
     ------
@@ -149,9 +149,9 @@ def available_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", str(device)):
-        raise MupError(f"device={device!r} must be auto, or a device of torch such as cpu or cuda:0.")
+        raise MupError(f"device={device!r} must be auto or a torch device such as cpu or cuda:0.")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise MupError(f"device={device!r} needs CUDA, which torch does not find here. Use cpu or auto.")
+        raise MupError(f"device={device!r} requires CUDA, which is not available on this machine. Use cpu or auto.")
     return device
 
 
@@ -164,40 +164,41 @@ class Settings:
     model : dict
         Arguments of the function that builds the model.
     base : dict, optional
-        The same for the base model. None is the reference size.
+        Arguments of the same function for the base model. None selects the reference size.
     rule : str
         μP rule.
     lr : float, optional
-        Learning rate at the base. Default: that of the optimizer.
+        Learning rate of the base model. Default: the default of the optimizer.
     seed : int
-        Seed of the weights and of the order of the samples.
+        Seed for the weights and for the order of the samples.
     epochs : int
         Number of epochs.
     batch_size : int
-        Samples in a batch.
+        Number of samples in a batch.
     optimizer : str
         A key of ``optimizers``.
     aux_lr : float, optional
-        Learning rate of the parameters that are no map between widths, if the optimizer has this argument.
+        Learning rate for parameters that do not map between widths, if the optimizer has this argument.
     arguments : dict
-        Further arguments of the optimizer. A configuration has them under the optimizer's name, such as ``soap``.
+        Additional arguments of the optimizer. In a configuration, they are listed under the name of the optimizer, such as
+        ``soap``.
     weight_decay : float, optional
-        Weight decay. Default: that of the optimizer.
+        Weight decay. Default: the default of the optimizer.
     beta2 : float
         Second beta of Adam-like optimizers.
     schedule : str
-        Learning rate of each epoch: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (halved every 50 epochs) or
-        ``"halve:100,150,200"`` (halved after these epochs).
+        Schedule of the learning rate over epochs: ``"cosine"`` (to zero), ``"constant"``, ``"halve:50"`` (halved every 50
+        epochs) or ``"halve:100,150,200"`` (halved after these epochs).
     clip_spectral : float, optional
-        Largest absolute value of an entry in the gradients of spectral kernels.
+        Value at which the entries of the gradients of spectral kernels are clipped.
     device : str
-        Device of torch, or ``"auto"``.
+        A torch device, or ``"auto"``.
     lr_mult : dict
-        Learning-rate multipliers by role. A configuration may contain them as ``lr_mult.spectral``.
+        Learning-rate multipliers by role. A configuration can contain them as ``lr_mult.spectral``.
     init_mult : dict
         Initialization multipliers by role, in the same form.
     optimizers : dict
-        Name → :class:`Choice`: the optimizers that a configuration may name.
+        Maps a name to a :class:`Choice`. These are the optimizers that a configuration can select.
     """
 
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -231,7 +232,7 @@ class Settings:
         Raises
         ------
         MupError
-            If a key is unknown, or a value cannot work.
+            If a key is unknown or a value is invalid.
         """
         known = {f.name for f in fields(cls)} - {"optimizers"}
         values: dict[str, Any] = {"optimizers": optimizers}
@@ -242,22 +243,26 @@ class Settings:
             elif key in optimizers and optimizers[key].arguments:
                 if value and config.get("optimizer", "adam") != key:
                     used = config.get("optimizer", "adam")
-                    raise MupError(f"{key}={value} has arguments of the optimizer {key}, but the optimizer is {used!r}.")
-                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}  # of release 0.3
+                    raise MupError(
+                        f"{key}={value} sets arguments of the optimizer {key}, but the run uses the optimizer {used!r}. "
+                        f"Omit {key}, or use optimizer={key!r}."
+                    )
+                # "period" is the name of mode_stride in release 0.3.
+                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}
             elif key in known:
                 values[key] = {**value, **values.get(key, {})} if key in _MULTIPLIERS else value
             else:
-                raise MupError(f"A run has no setting {key!r}: {nearest(key, known)}")
+                raise MupError(f"Unknown setting {key!r}: {nearest(key, known)}")
         return cls(**values)
 
     def __post_init__(self) -> None:
         if self.optimizer not in self.optimizers:
-            raise MupError(f"There is no optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
+            raise MupError(f"Unknown optimizer {self.optimizer!r}: {nearest(str(self.optimizer), self.optimizers)}")
         choice = self.choice
         for name in ("lr", "weight_decay"):
             value = getattr(choice if getattr(self, name) is None else self, name)
             check_number(name, value)
-            object.__setattr__(self, name, float(value))  # 1 and 1.0 train in the same way, so they are one run
+            object.__setattr__(self, name, float(value))  # 1 and 1.0 give the same training, so they must be the same run
         object.__setattr__(self, "device", available_device(self.device))
         check_decay("beta2", self.beta2)
         for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
@@ -272,7 +277,8 @@ class Settings:
             )
         if self.aux_lr is not None and choice.aux_lr is None:
             raise MupError(
-                f"aux_lr={self.aux_lr} has no effect on the optimizer {self.optimizer!r}. Leave it out, or use soap."
+                f"aux_lr={self.aux_lr} has no effect on the optimizer {self.optimizer!r}. Omit it, or use the optimizer "
+                "soap."
             )
         if wrong := sorted(set(self.arguments) - choice.arguments):
             raise MupError(
@@ -292,7 +298,7 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     s : Settings
         Settings of the run.
     steps : int
-        Number of optimizer steps, for a user-defined optimizer.
+        Number of optimizer steps, which is passed to a user-defined optimizer.
 
     Raises
     ------
@@ -309,14 +315,14 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
             arguments["adamw_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
         optimizer = choice.make(model, **arguments)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise MupError(f"The function {s.optimizer} returned {optimizer!r}. It must return a torch.optim.Optimizer.")
+        raise MupError(f"The function {s.optimizer} returned {optimizer!r}, but it must return a torch.optim.Optimizer.")
     if s.clip_spectral is not None:
         optimizer.register_step_pre_hook(lambda *_: clip_spectral_grad_value_(model, s.clip_spectral))
     return optimizer
 
 
 def halving_epochs(schedule: str) -> list[int]:
-    """Return the numbers of ``halve:…``: one number is a period, several are epochs. Other schedules have none.
+    """Return the numbers in ``halve:…``: a period if there is one number, otherwise epochs. Other schedules have none.
 
     Raises
     ------
@@ -329,16 +335,16 @@ def halving_epochs(schedule: str) -> list[int]:
     epochs = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
     if kind != "halve" or epochs[0] < 1 or any(late <= early for early, late in pairwise(epochs)):
         raise MupError(
-            f"There is no schedule {schedule!r}. Use cosine, constant, halve:50 (the learning rate is halved every 50 "
-            "epochs) or halve:100,150,200 (it is halved after these epochs)."
+            f"Unknown schedule {schedule!r}. Use cosine, constant, halve:50 (the learning rate is halved every 50 epochs) "
+            "or halve:100,150,200 (it is halved after these epochs)."
         )
     return epochs
 
 
 def build_scheduler(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return the learning-rate schedule. It takes one step after each epoch."""
+    """Return the learning-rate scheduler, which takes one step after each epoch."""
     if s.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=s.epochs)
-    epochs = halving_epochs(s.schedule)  # none for a constant learning rate
+    epochs = halving_epochs(s.schedule)  # the list is empty for a constant learning rate
     epochs = range(*epochs, s.epochs, *epochs) if len(epochs) == 1 else epochs
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=epochs, gamma=0.5)

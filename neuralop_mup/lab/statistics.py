@@ -1,4 +1,4 @@
-"""Statistics of a few seeds: the optimum of a hyperparameter, and ratios of losses with intervals."""
+"""Statistics over a few seeds: the optimum of a hyperparameter, and ratios of losses with confidence intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,25 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-#: Number of seeds below which no difference is stated. Two runs hardly determine a spread.
+#: Minimum number of seeds for a difference to be reported. Two runs are too few to estimate a spread.
 SEEDS = 3
-_RANGE = 1.05  # in factors of 2, around the lowest loss; above 1 because rates are rounded
-_STEEP = math.log(2)  # losses up to twice the lowest one: above, curves are not parabolas
-_FLAT = 1e-9  # rounding gives such curvatures
+_RANGE = 1.05  # distance from the best value, in factors of 2; slightly above 1 because learning rates are rounded
+_STEEP = math.log(2)  # losses up to twice the lowest one are fitted; above that, curves are not parabolic
+_FLAT = 1e-9  # smaller curvatures may result from rounding
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The vertex of a parabola through losses over a hyperparameter.
+    """The vertex of a parabola fitted to the loss as a function of a hyperparameter.
 
     Attributes
     ----------
     value : float
-        The hyperparameter at the vertex.
+        Value of the hyperparameter at the vertex.
     curvature : float
         Second derivative of the logarithm of the loss with respect to log2 of the value.
     low, high : float
-        The lowest and the highest fitted value. The vertex lies between them.
+        The lowest and highest fitted values, between which the vertex lies.
     """
 
     value: float
@@ -35,23 +35,24 @@ class Optimum:
 
 
 def find_optimum(losses: Mapping[float, Sequence[float | None]], reach: float = _RANGE) -> Optimum | None:
-    """Return the optimum of a hyperparameter between the values that were tried.
+    """Estimate the optimum of a hyperparameter between the values that were tried.
 
-    A parabola is fitted by least squares to the logarithms of losses, in the mean over seeds, as a function of log2 of the
-    value. The fit uses values within a factor of 2 of the best one, with at most twice its loss.
+    A parabola is fitted by least squares to the mean of the log losses over seeds, as a function of log2 of the value. The
+    fit uses the values within a factor of 2 of the best one whose loss is at most twice the lowest loss.
 
     Parameters
     ----------
     losses : mapping of float to sequence
-        Value → losses, one per seed; None or not finite for a failed run. Values with a failed seed are ignored.
+        Maps each value to its losses, one per seed. A loss that is None or not finite marks a failed run. Values with a
+        failed seed are ignored.
     reach : float, default 1.05
         Largest distance of fitted values from the best one, in factors of 2.
 
     Returns
     -------
     Optimum or None
-        None with fewer than three values in reach, as at an edge or next to a failed run; if the parabola has no minimum
-        between them; and if a value or a loss is not above 0.
+        None if fewer than three values are available (for example at an edge or next to a failed run), if the parabola has
+        no minimum between them, or if any value or loss is not positive.
     """
     whole = {x: own for x, own in sorted(losses.items()) if own and all(y is not None and math.isfinite(y) for y in own)}
     if len(whole) < 3 or min(whole) <= 0 or min(map(min, whole.values())) <= 0:
@@ -71,9 +72,10 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]], reach: float = 
 
 
 def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of losses of two methods, paired by seed, and the ends of its 95 % interval over seeds.
+    """Return the ratio of the losses of two methods, paired by seed, and the ends of its 95 % confidence interval.
 
-    The ratio is the geometric mean over seeds. The interval is Student's t times the standard error of its logarithm.
+    The ratio is the geometric mean over seeds. The half-width of the interval, in logarithms, is Student's t times the
+    standard error.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
     Returns
     -------
     tuple of float or None
-        None with fewer than three seeds, after a failed run (a loss that is not finite), and if a loss is not above 0.
+        None if there are fewer than three seeds, if a run failed (its loss is not finite), or if any loss is not positive.
     """
     every = [*ours, *other]
     if len(ours) != len(other) or len(ours) < SEEDS or not all(map(math.isfinite, every)) or min(every) <= 0:
@@ -91,12 +93,12 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
     ratios = [math.log(a) - math.log(b) for a, b in zip(ours, other, strict=True)]
     mean = fmean(ratios)
     half = student(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
-    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - half, mean + half))  # above 709 exp overflows
+    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - half, mean + half))  # exp overflows above 709
     return ratio, low, high
 
 
 def difference(ours: Sequence[float], other: Sequence[float]) -> str:
-    """Return the result of :func:`ratio_between` in words; empty without a result."""
+    """Describe the result of :func:`ratio_between` in words. The text is empty if there is no result."""
     found = ratio_between(ours, other)
     if found is None:
         return ""
@@ -108,7 +110,7 @@ def difference(ours: Sequence[float], other: Sequence[float]) -> str:
 
 
 def student(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t."""
+    """Return the 97.5 % quantile of Student's t-distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))

@@ -1,4 +1,4 @@
-"""A study: sizes, search space, rules and seeds; its missing runs and its results, as functions of the records so far.
+"""A study defines sizes, a search space, rules and seeds. Its missing runs and results are functions of the records so far.
 
 A *point* is one set of hyperparameters at one size under one rule. It has one run per seed.
 """
@@ -23,9 +23,9 @@ from neuralop_mup.lab.records import Records, Run, described, params_key
 from neuralop_mup.lab.statistics import find_optimum
 
 Params = Mapping[str, Any]
-#: Fields in ``study.json`` that results need, in addition to the sizes.
+#: Fields that are stored in ``study.json`` in addition to the sizes, because results need them.
 _SAVED = ("name", "space", "seeds", "rules", "fixed", "interpolate", "notes", "keep_weights")
-#: Names of fields in files of release 0.3.
+#: Maps field names in files from release 0.3 to the current names.
 _RENAMED = {"between": "interpolate", "keeps": "keep_weights"}
 
 
@@ -36,30 +36,31 @@ class Study:
     Attributes
     ----------
     name : str
-        Name in progress and reports.
+        Name that is shown in the progress bar and in reports.
     space : mapping of str to sequence
-        Hyperparameter → values to try.
+        Maps each hyperparameter to the values to try.
     seeds : tuple of int
-        Seeds of every point.
+        Seeds for every point.
     train : callable, optional
-        Train function, as for ``Run`` of ``neuralop_mup.lab.records``. It may have ``content(config)``, which returns
-        everything that the result depends on. Default: its fingerprint and all of ``config``.
+        Train function, in the form that ``Run`` of ``neuralop_mup.lab.records`` accepts. It may have a method
+        ``content(config)`` that returns everything the result depends on. Default: its fingerprint and all of ``config``.
     sizes : mapping of str to dict, optional
-        Label → arguments of the model. The first size is the base, where hyperparameters are tuned. The last one is the
-        target, which is trained with the best of them. With ``{None: None}``, runs have no ``model``, ``base`` and ``rule``.
+        Maps a label to arguments of the model. The first size is the base, at which hyperparameters are tuned. The last size
+        is the target, which is trained with the best hyperparameters. With ``{None: None}``, runs have no ``model``,
+        ``base`` and ``rule``.
     rules : tuple of str, default (None,)
-        Rules to compare at the target. Results are those of the first rule. At the base of a larger size all rules share one
-        set of runs, since every rule is the standard parametrization there, bit for bit.
+        Rules to compare on the target. Results refer to the first rule. If the target is larger than the base, all rules
+        share the runs of the base, since every rule is identical to the standard parametrization there.
     fixed : mapping, optional
-        Settings of every run.
+        Settings that are the same in every run.
     settings_by_rule : mapping of str to dict, optional
-        Rule → additional settings of its runs, which may contain a ``base`` that is not a size of the study.
+        Maps a rule to additional settings of its runs, which may contain a ``base`` that is not a size of the study.
     interpolate : bool, default False
         Whether the best learning rate may lie between grid points, at the minimum of a parabola (:func:`find_optimum`).
     notes : tuple of str, default ()
-        Warnings that the report also shows.
+        Warnings that are also shown in the report.
     costs : mapping, optional
-        Relative cost of a run of each size, for the time left.
+        Relative cost of a run at each size, which is used to estimate the remaining time.
     keep_weights : bool, default False
         Whether to keep the weights of the target under the first rule. If there is only one size, all runs keep them.
 
@@ -87,7 +88,7 @@ class Study:
 
     @property
     def base(self) -> str | None:
-        """The label of the first size, where hyperparameters are tuned."""
+        """The label of the first size, at which hyperparameters are tuned."""
         return next(iter(self.sizes))
 
     @property
@@ -105,10 +106,10 @@ class Study:
 
     @cached_property
     def _train_described(self) -> Any:
-        return described(self.train)  # once, since its state may change during the runs
+        return described(self.train)  # computed once, since the state of the function may change during the runs
 
     def point(self, size: str | None, rule: str | None, params: Params) -> list[Run]:
-        """Return the runs of a point, one for each seed. Those of the target under the first rule keep their weights."""
+        """Return the runs of a point, one per seed. Runs of the target under the first rule may keep their weights."""
         key = (size, rule, params_key(params))
         if key not in self._made:
             sizes = {}
@@ -125,36 +126,36 @@ class Study:
 
     @cached_property
     def tuning(self) -> list[list[Run]]:
-        """The points of the base's grid. They are the same under all rules if there is another target."""
+        """The points of the grid at the base. They are shared by all rules if the target is a different size."""
         rules = self.rules if self.base == self.target else self.rules[:1]
         return [self.point(self.base, rule, params) for rule in rules for params in points(self.space)]
 
     def target_points(self, params: Params | None) -> list[list[Run]]:
-        """Return the points of the target with these hyperparameters, one per rule; none as long as they are unknown."""
+        """Return the points of the target with these hyperparameters, one per rule, or no points if ``params`` is None."""
         if params is None or self.base == self.target:
             return []
         return [self.point(self.target, rule, params) for rule in self.rules]
 
     @property
     def example(self) -> Params:
-        """The first point of the grid. It stands for the best point before that is known."""
+        """The first point of the grid, which serves as a placeholder until the best point is known."""
         return {name: values[0] for name, values in self.space.items()}
 
-    # Given the records so far
+    # Results and missing runs, given the records so far
 
     def _finished(self, runs: Sequence[Run], records: Records) -> list[dict[str, Any]] | None:
-        """Return the records of a point, or None unless all seeds ended or one did not complete."""
+        """Return the records of a point, or None if it is unfinished, that is, if more of its seeds must be trained."""
         found = [record for run in runs if (record := records.get(run)) is not None]
         return None if len(found) < len(runs) and all(map(is_complete, found)) else found
 
     def transferred(self, records: Records) -> Params | None:
-        """Return the hyperparameters for the target, or None if no point of the base completed with every seed."""
+        """Return the hyperparameters for the target, or None if no point of the base completed for every seed."""
         points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
         finished = [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
         return self.best_params(finished)
 
     def best_params(self, points: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
-        """Return the best of these points, given their records. With ``interpolate``, its learning rate is the optimum."""
+        """Return the best of these points, given their records. If ``interpolate`` is true, refine its learning rate."""
         best, _ = lowest(points, len(self.seeds))
         if best is None or not self.interpolate:
             return best
@@ -163,10 +164,10 @@ class Study:
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
     def missing_runs(self, records: Records) -> list[Run]:
-        """Return the missing runs that may start now, in their order: first those of the base, then those of the target.
+        """Return the missing runs that can start now, in order: first the runs of the base, then those of the target.
 
-        The first seed of every point comes first, so that an interrupted study has covered its grid once. The other seeds
-        of a point start when its first seed completed. A point ends if one of its seeds does not complete.
+        The first seed of every point comes first, so that even an interrupted study covers its grid. The other seeds of a
+        point start after its first seed has completed. If a seed does not complete, no further seeds of that point start.
 
         Parameters
         ----------
@@ -181,7 +182,7 @@ class Study:
         Raises
         ------
         MupError
-            If the base is finished, no point of it completed, and there is a target.
+            If there is a target, and all points of the base are finished but none completed.
 
         Examples
         --------
@@ -198,12 +199,13 @@ class Study:
         if params is None:
             failures = first_failure(self.rows(records))
             raise MupError(
-                f"No point of {the(self.base)} completed with every seed, so the target has no hyperparameters.{failures}"
+                f"No configuration of {the(self.base)} completed for every seed, so there are no hyperparameters for the "
+                f"target.{failures}"
             )
         return self._startable(self.target_points(params), records)
 
     def _startable(self, points: Iterable[list[Run]], records: Records) -> list[Run]:
-        """Return the missing runs of these points. Other seeds of a point are included if its first seed has ended."""
+        """Return the missing runs of these points. Seeds after the first one are included once the first one has ended."""
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
         in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
@@ -216,14 +218,14 @@ class Study:
         return [run for runs in unfinished for run in runs if records.get(run) is None]
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
-        """Return a record for each run that ended, with its labels, in the order of the points."""
+        """Return a record with labels for each finished run, in the order of the points."""
         runs = itertools.chain.from_iterable(self.tuning + self.target_points(self.transferred(records)))
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files
 
     def save(self, records: Records) -> None:
-        """Write ``results.jsonl``, one line per run, and ``study.json``, the fields of the study.
+        """Write ``results.jsonl``, with one line per run, and ``study.json``, with the fields of the study.
 
         Parameters
         ----------
@@ -250,23 +252,23 @@ class Study:
 
     @classmethod
     def load(cls, folder: str | Path) -> tuple["Study", list[dict[str, Any]]]:
-        """Load the last study of a folder, and its rows. Tuples in hyperparameters become lists.
+        """Load the last study in a folder and its rows. Tuples in hyperparameters become lists.
 
         Parameters
         ----------
         folder : str or Path
-            Folder of a sweep, a transfer or :func:`neuralop_mup.tune`.
+            Folder of a sweep, a transfer or a call of :func:`neuralop_mup.tune`.
 
         Returns
         -------
         study : Study
         rows : list of dict
-            A record for each run that ended.
+            One record for each finished run.
 
         Raises
         ------
         MupError
-            If the folder contains no study, or its files are damaged.
+            If the folder contains no study, or if its files are damaged.
 
         Examples
         --------
@@ -284,11 +286,13 @@ class Study:
             tuples = {name: tuple(fields[name]) for name in ("seeds", "rules", "notes")}
             return cls(**{**fields, **tuples, "sizes": dict(fields["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MupError(f"{folder} contains no study ({type(error).__name__}: {error}). Run one there first.") from None
+            raise MupError(
+                f"{folder} contains no readable study ({type(error).__name__}: {error}). Run a study there first."
+            ) from None
 
 
 def the(size: str | None) -> str:
-    """Return the name of a size for a sentence: ``the target``, but ``K = 8``."""
+    """Return the name of a size for use in a sentence, such as ``the target`` or ``K = 8``."""
     return f"the {size}" if size in ("proxy", "target") else str(size)
 
 
@@ -296,7 +300,7 @@ def the(size: str | None) -> str:
 
 
 def log2_grid(low: float, high: float) -> list[float]:
-    """Return a grid from ``low`` to ``high``, both included. Each value is twice the one before.
+    """Return a grid from ``low`` to ``high``, both included, in which each value is twice the previous one.
 
     Parameters
     ----------
@@ -322,8 +326,8 @@ def log2_grid(low: float, high: float) -> list[float]:
     doublings = math.log2(high / low) if 0 < low <= high < math.inf else math.nan
     if not math.isclose(doublings, np.rint(doublings), abs_tol=1e-6):
         raise MupError(
-            f"log2_grid({low!r}, {high!r}): both ends must be positive and finite, and the upper end must be the lower end "
-            "times a power of two, such as 2**-12 and 2**-5."
+            f"log2_grid({low!r}, {high!r}) is not a valid grid. Both ends must be positive and finite, and the upper end "
+            "must be the lower end times a power of two, as in log2_grid(2**-12, 2**-5)."
         )
     n = round(doublings)
     return [float(low * 2**i) for i in range(n)] + [float(high)]
@@ -342,64 +346,66 @@ def edge_of(value: Any, grid: Any) -> str | None:
 
 
 def points(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return every point of a grid. The last key changes fastest."""
+    """Return every point of a grid. The values of the last key vary fastest."""
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
 
 
 def checked_fields(
     space: Mapping[str, Any], fixed: Mapping[str, Any] | None, seeds: Iterable[int], reserved: Sequence[str]
 ) -> dict[str, Any]:
-    """Validate fields of a study, and return them by name, with grids as lists of plain values and seeds as a tuple.
+    """Validate fields of a study and return them by name, with grids as lists of plain values and seeds as a tuple.
 
     Parameters
     ----------
     space : mapping of str to sequence
-        Hyperparameter → values to try.
+        Maps each hyperparameter to the values to try.
     fixed : mapping, optional
         Config entries that are the same in every run.
     seeds : iterable of int
-        Seeds of every point.
+        Seeds for every point.
     reserved : sequence of str
         Config keys that the study itself sets.
 
     Raises
     ------
     MupError
-        If the space is empty, a key is reserved or occurs twice, or values or seeds cannot be used.
+        If the space is empty, if a key is reserved or occurs twice, or if the values or the seeds are invalid.
     """
     fixed = dict(fixed or {})
     if not isinstance(space, Mapping) or not space:
         values = list(space) if isinstance(space, (list, tuple)) else [0.01, 0.02, 0.04]
-        raise MupError(f"space={space!r} must be a dict of hyperparameters and the values to try: {{'lr': {values}}}.")
+        raise MupError(
+            f"space={space!r} must be a dict that maps each hyperparameter to the values to try, such as {{'lr': {values}}}."
+        )
     for key in [*space, *fixed]:
         if not isinstance(key, str) or key in reserved or (key in space and key in fixed):
             raise MupError(
-                f"The key {key!r} cannot be used: keys must be strings, occur in only one of space and fixed, and differ "
-                f"from {', '.join(reserved)}, which the study sets."
+                f"The key {key!r} cannot be used. Keys must be strings, must not occur in both space and fixed, and must "
+                f"differ from {', '.join(reserved)}, which the study sets itself."
             )
     listed = tuple(seeds) if isinstance(seeds, Iterable) else ()
     if not listed or not all(isinstance(s, Integral) for s in listed) or len(set(listed)) != len(listed):
         raise MupError(f"seeds={seeds!r} must be a sequence of distinct integers, such as seeds=(0, 1, 2).")
     space = {key: _grid(key, values) for key, values in space.items()}
-    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}  # JSON cannot contain NumPy's integers
+    return {"space": space, "fixed": fixed, "seeds": tuple(map(int, listed))}  # JSON does not support NumPy integers
 
 
 def _grid(key: str, values: Any) -> list[Any]:
-    """Return the values of one hyperparameter as a list. Raise MupError if they cannot be tried."""
+    """Return the values of one hyperparameter as a list. Raise MupError if they are invalid."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise MupError(f"space[{key!r}] is {values!r}, not a sequence of values. Write {key}=[{values!r}] to try one value.")
+        raise MupError(f"space[{key!r}]={values!r} must be a sequence of values. To try one value, use [{values!r}].")
     values = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 0) == 0 else v for v in values]
     try:
         json.dumps(values, allow_nan=False)
     except (TypeError, ValueError):
         raise MupError(
-            f"space[{key!r}] is {values!r}, which JSON cannot contain. Use finite numbers, strings, booleans, None, or "
-            "lists of them, and let the train function look up objects by name."
+            f"space[{key!r}]={values!r} cannot be stored as JSON. Use finite numbers, strings, booleans, None, or lists of "
+            "these, and let the train function look up other objects by name."
         ) from None
-    # 1 and 1.0 look the same in a table.
+    # Treat 1 and 1.0 as duplicates, since they look the same in a table.
     distinct = {value if isinstance(value, (int, float)) else params_key({key: value}) for value in values}
     if not values or len(distinct) < len(values):
-        raise MupError(f"space[{key!r}] is {values!r}. List at least one value, and none of them twice.")
+        raise MupError(f"space[{key!r}]={values!r} must contain at least one value and no duplicates.")
     return values
 
 
@@ -417,10 +423,10 @@ class Results:
     study : Study
         The study that was run.
     records : list of dict
-        One per run: ``size``, ``rule``, ``params``, ``seed``, ``outcome`` ("complete", "diverged", "refused", "failed"),
-        ``error``, ``loss``, ``metrics``, ``seconds``.
+        One record per run, with ``size``, ``rule``, ``params``, ``seed``, ``outcome`` ("complete", "diverged", "refused" or
+        "failed"), ``error``, ``loss``, ``metrics`` and ``seconds``.
     folder : Path
-        Folder of the runs.
+        Folder that contains the runs.
 
     Examples
     --------
@@ -440,22 +446,22 @@ class Results:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Results":
-        """Read the study that ran last in ``folder``.
+        """Load the results of the study that ran last in ``folder``.
 
         Parameters
         ----------
         folder : str or Path
-            Folder of a sweep, a transfer or :func:`neuralop_mup.tune`.
+            Folder of a sweep, a transfer or a call of :func:`neuralop_mup.tune`.
 
         Returns
         -------
         Results
-            The same results as before, with lists instead of tuples in params.
+            The results, in which tuples in the hyperparameters have become lists.
 
         Raises
         ------
         MupError
-            If the folder contains no study, or if the study has no run of its last size yet.
+            If the folder contains no study, or if the study has no runs of its last size yet.
 
         Examples
         --------
@@ -465,7 +471,9 @@ class Results:
         """
         study, records = Study.load(folder)
         if not any(r["size"] == study.target for r in records):
-            raise MupError(f"The study in {folder} has no run of its last size yet. Run the same command to resume.")
+            raise MupError(
+                f"The study in {folder} has no runs of its last size yet. Repeat the command to resume the study."
+            )
         return cls(study, records, Path(folder))
 
     # Records
@@ -492,7 +500,7 @@ class Results:
 
     @cached_property
     def _grouped(self) -> dict[tuple[str | None, str | None], dict[str, list[Record]]]:
-        """Size and rule → point → records, in the order of the records."""
+        """Map each size and rule to its points, and each point to its records, in record order."""
         groups: dict[tuple[str | None, str | None], dict[str, list[Record]]] = {}
         for record in self.records:
             points = groups.setdefault((record["size"], record["rule"]), {})
@@ -501,11 +509,11 @@ class Results:
 
     def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
         study = self.study
-        rule = study.rules[0] if size == study.base != study.target else rule  # the base is the same under all rules
+        rule = study.rules[0] if size == study.base != study.target else rule  # all rules share the runs of the base
         return self._grouped.get((size, rule), {})
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
-        """Return the records of a size with the values that the base transfers. For the base, its best point of the grid.
+        """Return the records of a size with the transferred hyperparameters or, for the base, those of its best point.
 
         Parameters
         ----------
@@ -527,12 +535,12 @@ class Results:
 
     @cached_property
     def _centres(self) -> dict[str | None, dict[str, Any] | None]:
-        """Rule → the values that the base transfers."""
+        """Map each rule to the hyperparameters that are transferred from the base."""
         groups = {rule: self._points(self.study.base, rule).values() for rule in self.study.rules}
         return {rule: self.study.best_params([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
 
     def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
-        """Return the base's best point and its mean loss; (None, inf) if no point completed with every seed."""
+        """Return the best point of the base and its mean loss, or (None, inf) if no point completed for every seed."""
         groups = self._points(self.study.base, rule).values()
         return lowest([(group[0]["params"], group) for group in groups], len(self.study.seeds))
 
@@ -540,19 +548,20 @@ class Results:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The values that the base transfers: its point with the lowest mean loss over seeds, if all seeds completed.
+        """The hyperparameters that are transferred: the point of the base with the lowest mean loss over seeds.
 
-        In :func:`neuralop_mup.tune`, the learning rate is the minimum of a parabola through that point and its neighbours.
+        Only points that completed for every seed are considered. In :func:`neuralop_mup.tune`, the learning rate is the
+        minimum of a parabola through the best point and its neighbours.
 
         Returns
         -------
         dict
-            Hyperparameter → value.
+            Maps each hyperparameter to its value.
 
         Raises
         ------
         MupError
-            If no point completed with every seed.
+            If no point completed for every seed.
 
         Examples
         --------
@@ -562,26 +571,30 @@ class Results:
         best = self._centres[self.study.rules[0]]
         if best is None:
             what = the(self.study.base) if self.study.base else f"study {self.study.name!r}"
-            raise MupError(f"No point of {what} completed with every seed, so none is best.{first_failure(self.records)}")
+            raise MupError(
+                f"No configuration of {what} completed for every seed, so no best one can be chosen."
+                f"{first_failure(self.records)}"
+            )
         return best
 
     @property
     def best_loss(self) -> float:
-        """Mean loss of the best point; infinite if none completed with every seed."""
+        """Mean loss of the best point, or infinity if no point completed for every seed."""
         return self._best(self.study.rules[0])[1]
 
     def points(self, size: str | None = None, rule: str | None = None) -> list[dict[str, Any]]:
-        """Return one row per point of a size under a rule, the best first.
+        """Return one row for each point of a size under a rule, starting with the best point.
 
         Parameters
         ----------
         size, rule : str, optional
-            Label of the size, and the rule. Default: the base, and the first rule.
+            Label of the size, and the rule. Default: the base and the first rule.
 
         Returns
         -------
         list of dict
-            ``params``; mean ``loss`` and ``std`` of the completed seeds; number of ``failed`` seeds; total ``seconds``.
+            Rows with ``params``; the mean ``loss`` and its ``std`` over the completed seeds; the number of ``failed`` seeds;
+            and the total ``seconds``.
 
         Examples
         --------
@@ -593,21 +606,21 @@ class Results:
         return [{"params": group[0]["params"], **_measured(group), "seconds": seconds(group)} for group in groups]
 
     def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:
-        """Return the base's losses for each value of a hyperparameter, with the others at their best.
+        """Return the losses of the base for each value of a hyperparameter, with all others at their best values.
 
-        Empty if the hyperparameter has no grid of numbers, or if no point completed with every seed.
+        The dict is empty if the values of the hyperparameter are not numbers, or if no point completed for every seed.
 
         Parameters
         ----------
         name : str, default "lr"
             Name of the hyperparameter.
         rule : str, optional
-            Default: the first rule.
+            Name of the rule. Default: the first rule.
 
         Returns
         -------
         dict
-            Value → losses, one per seed; None for a failed run.
+            Maps each value to its losses, one per seed, with None for a failed run.
 
         Examples
         --------
@@ -631,11 +644,12 @@ class Results:
         Returns
         -------
         list of dict
-            ``rule``, ``size``; ``best``: the best point of the base, None at the target; ``at_edge``: whether one of its
-            values is the first or last of its grid; ``transferred``: the values that the base transfers;
-            ``transferred_loss``, ``transferred_std`` and ``transferred_test``: mean and standard deviation of their losses,
-            and mean test error, at this size (infinite and nan if no seed completed); ``trials`` and ``failed``: number of
-            these runs, and of those that did not complete; ``seconds``: all runs at this size.
+            Rows with the keys ``rule`` and ``size``; ``best``, the best point of the base (None for the target);
+            ``at_edge``, whether any of its values is the first or last value of its grid; ``transferred``, the
+            hyperparameters that are transferred from the base; ``transferred_loss``, ``transferred_std`` and
+            ``transferred_test``, the mean and standard deviation of their losses and their mean test error at this size
+            (infinite and NaN if no seed completed); ``trials`` and ``failed``, the number of these runs and of those that
+            did not complete; and ``seconds``, the total time of all runs at this size.
 
         Examples
         --------
@@ -684,18 +698,18 @@ class Results:
 
 
 def _measured(records: Sequence[Record]) -> dict[str, Any]:
-    """Return mean and standard deviation of the losses of the completed runs, and the number of the others."""
+    """Return the mean and standard deviation of the losses of the completed runs, and the number of failed runs."""
     losses = [record["loss"] for record in records if is_complete(record)]
     loss, std = (fmean(losses), pstdev(losses)) if losses else (math.inf, math.nan)
     return {"loss": loss, "std": std, "failed": len(records) - len(losses)}
 
 
 def mean_metric(records: Iterable[Mapping[str, Any]], name: str) -> float | None:
-    """Return the mean of a metric over the completed runs; None if one of them does not have it."""
+    """Return the mean of a metric over the completed runs, or None if any of them does not have the metric."""
     values = [record["metrics"].get(name) for record in records if is_complete(record)]
     return fmean(values) if values and all(map(is_number, values)) else None
 
 
 def seconds(records: Iterable[Mapping[str, Any]]) -> float:
-    """Return the total seconds of runs: of training if the train function returned them, else of the whole run."""
+    """Return the total seconds of runs: the training time if the train function returned it, else that of the whole run."""
     return sum(r["metrics"].get("seconds") or r["seconds"] for r in records)

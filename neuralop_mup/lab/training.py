@@ -1,4 +1,4 @@
-"""One training run with neuralop's ``Trainer``: from a configuration to measurements."""
+"""Train one model with neuralop's ``Trainer``, from a configuration to its measurements."""
 
 import copy
 import math
@@ -41,13 +41,13 @@ from neuralop_mup.lab.settings import (
 )
 from neuralop_mup.validation import check_names
 
-#: Increase it when the same configuration gives other numbers.
+#: Increase this number when the same configuration produces different results.
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class FNOs:
-    """A function that builds neuralop's FNO for data with these channels and axes."""
+    """A function that builds neuralop's FNO for data with given numbers of channels and axes."""
 
     in_channels: int
     out_channels: int
@@ -56,11 +56,11 @@ class FNOs:
     name = "FNO"
 
     def fingerprint_content(self) -> Any:
-        """Return neuralop's class, which stands for its version, and the channels."""
+        """Return neuralop's FNO class, which also identifies its version, and the numbers of channels."""
         return FNO, self.in_channels, self.out_channels
 
     def __call__(self, **size: Any) -> FNO:
-        """Return the FNO of a size.
+        """Return the FNO with this size.
 
         Raises
         ------
@@ -69,27 +69,27 @@ class FNOs:
         """
         n_modes = size.get("n_modes")
         if not isinstance(n_modes, (tuple, list)) or len(n_modes) != self.n_dim:
-            raise MupError(f"n_modes = {n_modes!r}, but the data has {self.n_dim} axes. Give one number per axis.")
+            raise MupError(f"n_modes={n_modes!r} does not fit the {self.n_dim} axes of the data. Pass one number per axis.")
         check_names(size, FNO)
         return build_model(FNO, {"in_channels": self.in_channels, "out_channels": self.out_channels, **size})
 
 
 def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where: str = "") -> nn.Module:
-    """Return the model of a size; raise MupError if that fails."""
+    """Build the model at a size. Raise MupError if this fails."""
     call = f"{function_name(build)}(**{dict(size)})"
     try:
         model = build(**size)
     except MupError:
         raise
-    except Exception as error:  # constructors and functions of the user raise anything
-        raise MupError(f"{call} fails{where}: {type(error).__name__}: {error}.") from error
+    except Exception as error:  # user-defined constructors and functions may raise any exception
+        raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
-        raise MupError(f"{call} returns {model!r}. It must return a torch.nn.Module.")
+        raise MupError(f"{call} returned {model!r}, but it must return a torch.nn.Module.")
     return model
 
 
 def n_params(model: nn.Module) -> int:
-    """Return the number of trained values. A complex value counts as two."""
+    """Return the number of trainable values. A complex value counts as two."""
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
@@ -99,23 +99,23 @@ def function_name(build: Any) -> str:
 
 
 def variable_of(name: str) -> str:
-    """Return a valid name of a variable for a function, since lambdas have none."""
+    """Return a valid variable name for a function, since lambdas have no name."""
     last = name.rpartition(".")[2]
     return last if last.isidentifier() else "build"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the warnings of models and losses about entries of a batch that they ignore."""
+    """Suppress the warnings of models and losses about batch entries that they ignore."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
-        warnings.filterwarnings("ignore", message=WIDER)  # a larger base raises an error elsewhere
+        warnings.filterwarnings("ignore", message=WIDER)  # a base that is too large raises an error elsewhere
         yield
 
 
 @contextmanager
 def untouched(loader: Any) -> Iterator[None]:
-    """Restore the random states of torch and of a loader's order afterwards."""
+    """Restore the random states of torch and of the loader's sample order on exit."""
     order = getattr(loader, "generator", None)
     before = None if order is None else order.get_state()
     with torch.random.fork_rng(devices=[]):
@@ -127,11 +127,11 @@ def untouched(loader: Any) -> Iterator[None]:
 
 
 class _Trainer(Trainer):
-    """neuralop's trainer. It stops if the loss is not finite, and writes checkpoints between epochs."""
+    """neuralop's trainer, which here also stops if the loss is not finite and writes checkpoints between epochs."""
 
     checkpoint: Checkpoint | None = None
-    bar: Any = None  # the progress bar of its steps
-    spent = began = 0.0  # seconds before an interruption, and the clock at the start of this process
+    bar: Any = None  # progress bar over the steps
+    spent = began = 0.0  # seconds of training before an interruption, and the clock time at which this process started
 
     @property
     def seconds(self) -> float:
@@ -150,19 +150,19 @@ class _Trainer(Trainer):
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
                 f"Training diverged: the loss is {loss.item()} at step {idx + 1} of epoch {self.epoch + 1}, where the "
-                f"largest learning rate is {lr:.3g}. Lower lr."
+                f"largest learning rate is {lr:.3g}. Use a lower lr."
             )
         return loss
 
 
 class Unrolled(nn.Module):
-    """A model that is applied to its own predictions for several steps, and returns those of all steps as one batch.
+    """A model that is applied to its own predictions for several steps and returns all of them as one batch.
 
     Parameters
     ----------
     model : torch.nn.Module
     data : ProblemData
-        It has the number of steps, and the number of frames in an input.
+        Data that defines the number of steps and the number of frames in an input.
     """
 
     def __init__(self, model: nn.Module, data: ProblemData) -> None:
@@ -179,39 +179,40 @@ class Unrolled(nn.Module):
 
 
 def processor_of(source: Any, data: Any) -> Any:
-    """Return the data processor of a problem or of other data; None for loaders without one."""
+    """Return the data processor of a problem or of other data, or None for loaders without one."""
     return source.processor(data) if isinstance(source, Problem) else data.processor()
 
 
 class Training:
-    """The train function of :func:`neuralop_mup.train` and :func:`neuralop_mup.tune`: a call trains one model on the data.
+    """The train function of :func:`neuralop_mup.train` and :func:`neuralop_mup.tune`, which trains one model per call.
 
     Parameters
     ----------
     build : callable
         ``build(**arguments)`` returns a fresh model.
     source : object
-        Its ``load()`` returns the data. Other processes receive this object, not the data.
+        Object with a method ``load()`` that returns the data. Other processes receive this object instead of the data.
     data : ProblemData or Loaders
-        The data of this process.
+        The data, already loaded in this process.
     losses : mapping
-        Name → (weight, function); see :func:`~neuralop_mup.lab.loss.losses_of`.
+        Maps a name to (weight, function); see :func:`~neuralop_mup.lab.loss.losses_of`.
     processor : neuralop DataProcessor, optional
         The user's processor. Default: the processor of the data.
     loss : str, callable or mapping
-        The argument that the losses come from. It is part of the fingerprint.
+        The argument from which the losses were made. It is part of the fingerprint.
     score : Score, optional
-        The score that chooses learning rates instead of the validation error.
+        Score that is used to select learning rates instead of the validation error.
     optimizers : mapping
-        Name → :class:`~neuralop_mup.lab.settings.Choice`.
+        Maps a name to a :class:`~neuralop_mup.lab.settings.Choice`.
     x_shape : tuple of int, optional
-        ``(channels, *grid)`` of an input on a grid.
+        Shape ``(channels, *grid)`` of an input, if the data is on a grid.
     errors : mapping, optional
-        Name → function that measures a trained model; see :func:`~neuralop_mup.lab.loss.errors_of`. Default: the losses.
+        Maps a name to a function that measures the error of a trained model; see
+        :func:`~neuralop_mup.lab.loss.errors_of`. Default: the losses.
     """
 
     keeps_files = True
-    show_progress = False  # on stderr, in steps
+    show_progress = False  # whether to show a progress bar over the steps on stderr
 
     def __init__(
         self,
@@ -232,14 +233,15 @@ class Training:
         self.processor = processor_of(source, data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:
             raise MupError(
-                "A rollout needs frames that are normalized as predictions are. Leave out processor, or write rollout=1."
+                "A rollout requires input frames that are normalized in the same way as the predictions. Omit processor, or "
+                "set rollout=1."
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_data": None}  # each process loads it
+        return {**self.__dict__, "_data": None}  # each process loads the data itself
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
-        """Copy functions and processor, which may have a state, and share the data."""
+        """Copy the functions and the processor, which may be stateful, but share the data."""
         twin = copy.copy(self)
         twin._data = self._data
         for name in ("build", "losses", "errors", "processor", "score"):
@@ -248,18 +250,18 @@ class Training:
 
     @property
     def data(self) -> Any:
-        """The data. Each process loads it once."""
+        """The data, which each process loads once."""
         if self._data is None:
             self._data = self.source.load()
         return self._data
 
     @property
     def parts(self) -> tuple:
-        """The objects that other processes must be able to receive."""
+        """The objects that must be sent to other processes."""
         return self.build, self.losses, self.processor, self.score, self.optimizers
 
     def split(self) -> dict[str, list[int]]:
-        """Return the numbers of the samples of each split; empty for loaders."""
+        """Return the indices of the samples of each split. The dict is empty for loaders."""
         counted = self.data.counts() if isinstance(self.data, ProblemData) else {}
         numbers = getattr(self.source, "split_indices", {name: range(n) for name, n in counted.items()})
         return {name: list(map(int, found)) for name, found in numbers.items()}
@@ -268,7 +270,7 @@ class Training:
 
     @cached_property
     def fingerprints(self) -> dict[str, Any]:
-        """Fingerprints of everything that a run depends on, without its settings."""
+        """Fingerprints of everything that a run depends on, except for its settings."""
         parts = {
             "build": self.build,
             "data": self.data,
@@ -282,7 +284,7 @@ class Training:
         return {**printed, "samples": self.data.counts()}
 
     def content(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return everything that the result of a run depends on. The device is not part of it: it only changes rounding."""
+        """Return everything that the result of a run depends on. The device is excluded, as it affects only rounding."""
         s = Settings.of({k: v for k, v in config.items() if k != "device"}, self.optimizers)
         return {
             "train": "neuralop_mup",
@@ -295,7 +297,7 @@ class Training:
     # A run
 
     def provenance(self, s: Settings) -> dict[str, Any]:
-        """Return a description of a trained model: how it is built, and the data that it was trained on."""
+        """Return a description of how a trained model was built and of the data that it was trained on."""
         is_fno = isinstance(self.build, FNOs)
         channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
         return {
@@ -318,7 +320,7 @@ class Training:
                 self.build(**s.model),
                 base=None if s.base is None else lambda: self.build(**s.base),
                 rule=s.rule,
-                init_mult={"kernel": 1.0, **s.init_mult},  # the default is small at the reference size
+                init_mult={"kernel": 1.0, **s.init_mult},  # override the default, which is small at the reference size
             )
 
     def __call__(self, config: Mapping[str, Any], place: str | None = None, keep: bool = False) -> dict[str, Any]:
@@ -327,20 +329,20 @@ class Training:
         Parameters
         ----------
         config : mapping
-            ``model`` and ``base``, arguments of ``build``; fields of :class:`Settings`, and ``lr_mult.ROLE`` and
-            ``init_mult.ROLE``.
+            Arguments of ``build`` as ``model`` and ``base``, other fields of :class:`Settings`, and multipliers as
+            ``lr_mult.ROLE`` and ``init_mult.ROLE``.
         place : path, optional
-            Folder of the run. After a kill, the same run resumes from the checkpoint there, bit for bit on a CPU.
+            Folder of the run. A run that was killed resumes from the checkpoint in this folder, bit for bit on a CPU.
         keep : bool
-            Whether to write the weights into the folder.
+            Whether to write the weights to the folder.
 
         Returns
         -------
         dict
-            ``loss``: the error on the validation data, which chooses hyperparameters; ``test_loss``; ``train_loss``: mean
-            of the training loss in the last epoch; ``seconds``; ``n_params``; ``steps``. Further losses by name, such
-            as ``equation_loss`` and ``test_equation_loss``. With a score, ``loss`` is the score, ``score`` its name, and
-            ``validation_error`` the error.
+            Measurements: ``loss``, the error on the validation data, which is used to select hyperparameters;
+            ``test_loss``; ``train_loss``, the mean training loss in the last epoch; ``seconds``; ``n_params``; ``steps``;
+            and other losses by name, such as ``equation_loss`` and ``test_equation_loss``. With a score, ``loss`` is the
+            score, ``score`` is its name, and ``validation_error`` is the error on the validation data.
 
         Raises
         ------
@@ -362,10 +364,10 @@ class Training:
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.show_progress, leave=False
         )
-        with quiet(), untouched(train), trainer.bar:  # the next run also uses the user's loader
+        with quiet(), untouched(train), trainer.bar:  # restore the order, since the next run uses the same loader
             metrics = trainer.train(
                 train_loader=train,
-                test_loaders={},  # errors are measured once, at the end
+                test_loaders={},  # errors are measured only once, at the end
                 optimizer=trainer.optimizer,
                 scheduler=trainer.scheduler,
                 training_loss=WeightedSumLoss(*zip(*((term, weight) for weight, term in self.losses.values()), strict=True)),
@@ -374,12 +376,13 @@ class Training:
             measured = self._measured(trainer, evals)
         for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
             if not math.isfinite(value):
-                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Lower lr.")
+                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Use a lower lr.")
         if self.score is not None:
             with quiet():
                 value = self.score.of(model, self.processor, data)
             if not math.isfinite(value):
-                raise Diverged(f"The score {self.score.name} of the trained model is {value}. Lower lr, or train longer.")
+                name = self.score.name
+                raise Diverged(f"The score {name} of the trained model is {value}. Use a lower lr, or train for longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
         data.check_unchanged()
         took = trainer.seconds
@@ -394,7 +397,7 @@ class Training:
         return {**measured, **of_training}
 
     def prepare(self, s: Settings) -> tuple[nn.Module, _Trainer, Any, Mapping[str, Any]]:
-        """Return a new model, its trainer, the training loader, and the other loaders by split."""
+        """Return a new model, its trainer, the training loader, and the evaluation loaders by split."""
         model, data = self.model(s), self.data
         train, evals = data.loaders(s.batch_size, s.seed)
         trained = Unrolled(model, data) if getattr(data, "rollout", 1) > 1 else model
@@ -404,14 +407,16 @@ class Training:
         return model, trainer, train, evals
 
     def _measured(self, trainer: _Trainer, evals: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the errors of a trained model on validation and test data."""
+        """Return the errors of a trained model on the validation and test data."""
         measured = {}
         for split, loader in evals.items():
             errors = trainer.evaluate(self.errors, loader, log_prefix=split)
             found = {name: float(errors[f"{split}_{name}"]) for name in self.errors}
-            share = found.pop(NONZERO, 1.0)  # of the samples: the others have no relative error
+            share = found.pop(NONZERO, 1.0)  # fraction of the samples whose relative error is defined
             if not share:
-                raise MupError(f"All samples of {split} are zero everywhere, so they have no relative error. Give others.")
+                raise MupError(
+                    f"All samples in {split} are zero everywhere, so their relative error is undefined. Use other samples."
+                )
             found["data"] /= share
             measured |= {"score": "relative L2 validation error"} if NONZERO in self.errors else {}
             for name, value in found.items():

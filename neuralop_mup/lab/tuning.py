@@ -1,4 +1,4 @@
-"""Train a model on data, or tune it on a small size first: ``train`` and ``tune``. ``Tuned`` is the trained model."""
+"""Train a model on data (``train``), or tune a small model first (``tune``). ``Tuned`` is the trained model."""
 
 import copy
 import shlex
@@ -42,38 +42,38 @@ from neuralop_mup.validation import check_count
 # The trained model
 
 _UNKNOWN = (
-    "x has entries that are not finite, in sample {} among others, so its prediction would be NaN. Training with "
-    "read={{'nan': 'mask'}} filled them and added a mask; do the same with x without a mask: known = np.isfinite(x); mean = "
-    "tuned.processor.in_normalizer.mean[:, :-1].numpy(); x = np.concatenate([np.where(known, x, mean), "
-    "known.all(1, keepdims=True)], 1)."
+    "x contains values that are not finite, for example in sample {}, so the prediction would be NaN. If the model was "
+    "trained with read={{'nan': 'mask'}}, which fills such values and adds a mask channel, prepare x in the same way, "
+    "without a mask: known = np.isfinite(x); mean = tuned.processor.in_normalizer.mean[:, :-1].numpy(); x = "
+    "np.concatenate([np.where(known, x, mean), known.all(1, keepdims=True)], 1)."
 )
 
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
-    """The trained target of a study, as :func:`train`, :func:`tune` and :func:`load_tuned` return it.
+    """The trained target of a study, which :func:`train`, :func:`tune` and :func:`load_tuned` return.
 
     Attributes
     ----------
     lr : float
-        The learning rate at the base: the best one of the search, or under :func:`train` that of the formula.
+        The learning rate of the base model: the best one of the search or, for :func:`train`, the one from the formula.
     params : dict
-        Best values of everything that was searched: ``lr`` and, for example, ``lr_mult.spectral``.
+        Best values of all hyperparameters that were searched: ``lr`` and, for example, ``lr_mult.spectral``.
     model : torch.nn.Module
-        The target in μP, trained with these values, in eval mode. With several seeds, the one with the lowest ``loss``.
-        With a processor, its inputs and outputs are normalized fields.
+        The target in μP, trained with these values, in eval mode. With several seeds, this is the model with the lowest
+        ``loss``. If there is a processor, the inputs and outputs of the model are normalized fields.
     loss : float
-        Its validation loss, or its score if a score chooses.
+        The validation loss of the model, or its score if a score is used for selection.
     results : Results
-        Every run, with ``.summary()`` and ``.best``.
+        The results of all runs, with ``.summary()`` and ``.best``.
     report : Path
-        ``report.md``.
+        Path of ``report.md``.
     processor : neuralop DataProcessor or None
-        Converts between fields in your units and those of the model, in eval mode. None for loaders and data sets without a
-        processor: then the model takes their batches.
+        Data processor in eval mode, which converts between fields in your units and normalized fields. None for loaders and
+        data sets without a processor; the model then takes their batches directly.
     split : dict of str to numpy.ndarray
-        "train", "val" and "test" → numbers of the samples or trajectories of that split, in your data, or in the part of it
-        that you passed for the split. Empty for loaders.
+        Maps "train", "val" and "test" to the indices of the samples or trajectories of that split, in your data or in the
+        part of it that you passed for the split. Empty for loaders.
 
     Examples
     --------
@@ -100,52 +100,53 @@ class Tuned:
     _provenance: dict[str, Any] = field(compare=False)
 
     def predict(self, x: Any, batch_size: int = 64) -> Any:
-        """Return the prediction for fields in your units, in your units, without gradients.
+        """Return the prediction for fields in your units. The prediction has your units too, and no gradients.
 
         Parameters
         ----------
         x : torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            Not normalized, of any real or complex type, on any device. With one channel, ``(n, *grid)`` is allowed.
+            Fields that are not normalized, of any real or complex type, on any device. With one channel, the shape
+            ``(n, *grid)`` is also allowed.
         batch_size : int, default 64
-            Samples in one call of the model.
+            Number of samples in one call of the model.
 
         Returns
         -------
         torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
-            Of the type of ``x``, on its device, in the precision of the model. Without the axis of channels if ``x`` has
-            none. The mode of the model does not change.
+            The prediction, of the same type and on the same device as ``x``, in the precision of the model. It has no
+            channel axis if ``x`` has none. The training mode of the model does not change.
 
         Raises
         ------
         MupError
-            If there is no processor, so that the units of the model are unknown. If ``x`` has other channels or axes. If
-            the prediction is not finite because ``x`` is not.
+            If there is no processor, so the units of the model are unknown; if the channels or axes of ``x`` do not match
+            those used in training; or if ``x`` contains values that are not finite.
 
         Examples
         --------
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
         (torch.Size([2, 1, 16]), 'ndarray')
         """
-        if self.processor is None:  # a class of the user, which is not written to files, or loaders
+        if self.processor is None:  # loaders, or a user-defined class, which is not stored in files
             own = self._provenance["processor"] or "none"
             raise MupError(
-                f"The units of the target are unknown: its folder does not contain the processor of training ({own}). Write "
-                "nm.load_tuned(folder, build, processor=…), or train with processor=… or on arrays (x, y). Or call "
-                "tuned.model on fields prepared as in training."
+                "The units of the target are unknown, because its folder does not contain the data processor that was used "
+                f"in training ({own}). Call nm.load_tuned(folder, build, processor=…), or retrain with processor=… or on "
+                "arrays (x, y). Alternatively, call tuned.model on fields that are preprocessed as in training."
             )
         check_count("batch_size", batch_size, "samples")
         fields = as_tensor("x", x)
-        shape = self._provenance["x_shape"]  # None without a grid: then the user's processor decides
+        shape = self._provenance["x_shape"]  # None if there is no grid; the user's processor then validates x
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
         unknown = (~torch.isfinite(fields)).nonzero()
-        if fields.ndim and len(unknown) and is_known(self.processor):  # a processor of the user may fill them
+        if fields.ndim and len(unknown) and is_known(self.processor):  # a user-defined processor may fill such values
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
-                f"x has the shape {tuple(fields.shape)}, but the target takes (n, {', '.join(map(str, shape))}), n at least "
-                "1 and any grid. x[None] is one sample, x[:, None] adds the axis of one channel, and "
-                "x.movedim(-1, 1) (np.moveaxis for an array) moves channels that are last."
+                f"x has the shape {tuple(fields.shape)}, but the target expects (n, {', '.join(map(str, shape))}) with n ≥ "
+                "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
+                "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
@@ -166,7 +167,7 @@ class Tuned:
             (
                 *verdict(self.results),
                 f"This model has {made['metrics']['n_params']:,} parameters, seed {made['seed']} and a {named} of "
-                f"{self.loss:.4g}. It is in {self.results.folder}:",
+                f"{self.loss:.4g}. It is stored in {self.results.folder} and was built by:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )
@@ -174,16 +175,16 @@ class Tuned:
 
 
 def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None, *, processor: Any = None) -> Tuned:
-    """Read the trained target of the last study in a folder, as :func:`train` or :func:`tune` returned it.
+    """Load the trained target of the last study in a folder, as returned by :func:`train` or :func:`tune`.
 
     Parameters
     ----------
     folder : str or Path
-        Folder of :func:`train` or :func:`tune`, or of their commands (``--folder``).
+        Folder that was passed to :func:`train` or :func:`tune`, or to their commands (``--folder``).
     build : callable, optional
-        The function that you passed to :func:`tune`. Default: neuralop's FNO, as the commands train it.
+        The function that you passed to :func:`train` or :func:`tune`. Default: neuralop's FNO, which the commands train.
     processor : neuralop DataProcessor, optional
-        Your processor, if its class is not from neuralop. Others are in the folder.
+        Your processor, if its class is not from neuralop. Other processors are stored in the folder.
 
     Returns
     -------
@@ -193,13 +194,13 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Raises
     ------
     MupError
-        If the folder has no finished study, if its files belong to another version or are damaged, or if ``build`` is
-        missing, fails or returns another model.
+        If the folder contains no finished study, if its files are damaged or were written by an incompatible version, or if
+        ``build`` is missing, fails or returns a different model.
 
     Warns
     -----
     UserWarning
-        If the code of ``build`` or of what it uses has changed.
+        If the code of ``build`` or of anything that it uses has changed.
 
     Examples
     --------
@@ -218,24 +219,25 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     Records(folder)  # raises an error if the folder is a file
     tuned = load_target(Results.load(folder), build, processor)
     made = tuned._provenance
-    with suppress(MupError):  # objects that cannot be inspected are unknown
+    with suppress(MupError):  # for objects that cannot be inspected, changes cannot be detected
         if not made["is_fno"] and fingerprint(build) != made["build_is"]:
             warnings.warn(
-                f"The function {function_name(build)} has changed since {folder} was tuned: its code, what it uses, or the "
-                "version of a package. The target may predict other values. Pass the function as it was.",
+                f"The function {function_name(build)} has changed since the target in {folder} was trained: its code, "
+                "something that it uses, or the version of a package is different. Predictions may therefore differ. Pass "
+                "the original function.",
                 stacklevel=2,
             )
     return tuned
 
 
 def load_target(results: Results, build: Callable[..., nn.Module] | None, processor: Any) -> Tuned:
-    """Read the target of a study; see :func:`load_tuned`."""
+    """Load the target of a study (see :func:`load_tuned`)."""
     study, folder = results.study, results.folder
     done = [record for record in results.carried(study.target, study.rules[0]) if study.keep_weights and is_complete(record)]
     if not done:
         raise MupError(
-            f"{folder} contains no trained target: its last study did not complete, or your own function trained. "
-            "Run nm.train or nm.tune there."
+            f"{folder} contains no trained target: its last study did not complete, or the training was done by your own "
+            "function. Run nm.train or nm.tune there."
         )
     record = min(done, key=lambda record: record["loss"])
     path = folder / "workspace" / record["id"] / WEIGHTS
@@ -243,7 +245,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     made = {**record, **tuples(content["made"])}
     if build is None and not made["is_fno"]:
         raise MupError(
-            f"The function {made['build']} built the target in {folder}. Pass it: "
+            f"The target in {folder} was built by the function {made['build']}. Pass this function: "
             f"nm.load_tuned({str(folder)!r}, {variable_of(made['build'])})."
         )
     builder: Any = FNO if made["is_fno"] else build
@@ -252,10 +254,10 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
             model = builder(**made["size"]).eval()
         set_plan(model, fit_plan(model, Plan.from_json(content["plan"]), repr(str(path))), WeightsStatus.TRAINED)
         model.load_state_dict(content["weights"])
-    except Exception as error:  # the function is the user's
+    except Exception as error:  # the user's function may raise any exception
         raise MupError(
-            f"{function_name(builder)}({_arguments(made['size'])}) does not return the model in {folder}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function as it was in training."
+            f"{function_name(builder)}({_arguments(made['size'])}) does not return the model stored in {folder}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function that was used in training."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
@@ -270,7 +272,7 @@ def _arguments(size: Mapping[str, Any]) -> str:
 
 
 def tuples(value: Any) -> Any:
-    """Return a value of JSON with tuples instead of lists."""
+    """Return a JSON value with tuples instead of lists."""
     if isinstance(value, Mapping):
         return {name: tuples(inner) for name, inner in value.items()}
     return tuple(map(tuples, value)) if isinstance(value, list) else value
@@ -308,7 +310,7 @@ def train(
 ) -> Tuned:
     """Train a model on data with MuSOAP, without tuning. The learning rate follows from the number of steps.
 
-    The training runs in this process. The same call resumes an interrupted training.
+    The training runs in this process. Repeating the call resumes an interrupted training.
 
     Parameters
     ----------
@@ -319,88 +321,88 @@ def train(
 
         * a file, a folder, a pattern such as ``"runs/*.h5"``, or a list of these
           (:class:`~neuralop_mup.lab.problems.OwnData`);
-        * arrays ``(x, y)`` or a dict of them, an xarray Dataset or DataArray, which are read and split like a file;
-        * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys: files, loaders, data sets, or arrays
+        * arrays ``(x, y)`` or a dict of them, an xarray Dataset or a DataArray, which are read and split like a file;
+        * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys, of files, loaders, data sets or arrays
           ``(x, y)``;
-        * a problem of :mod:`neuralop_mup.lab.problems`, or its ``ProblemData`` of tensors;
+        * a problem from :mod:`neuralop_mup.lab.problems`, or its ``ProblemData`` of tensors;
         * a function that returns one of these.
 
-        Arrays are tensors or NumPy arrays. Without "val", a part of the training data is used for validation. Test data is
-        never used for selection. Batches are dicts with "x" and "y", or pairs. Data sets of neuralop have a processor.
+        Arrays are tensors or NumPy arrays. Without "val", part of the training data is used for validation. Test data is
+        never used for selection. Batches are pairs, or dicts with "x" and "y". Data sets of neuralop have a processor.
     target : mapping
         Arguments of ``build`` for the model.
     folder : str or Path
-        Folder of the weights, the data processor and the report. :func:`neuralop_mup.load_tuned` reads it.
+        Folder for the weights, the data processor and the report, which :func:`neuralop_mup.load_tuned` reads.
     base : mapping, optional
-        Arguments of ``build`` that differ at the base, the size at which the learning rate holds, such as
-        ``{"hidden_channels": 32}``. The base is not trained. Default: the reference size of
+        Arguments of ``build`` that differ in the base model, that is, at the size for which the learning rate is meant, such
+        as ``{"hidden_channels": 32}``. The base model is not trained. Default: the reference size of
         :func:`neuralop_mup.parametrize`.
     read : mapping, optional
         Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``,
         ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and
         ``in_memory`` (:class:`~neuralop_mup.lab.problems.OwnData`). The report shows how the data was read.
     loss : str, callable or dict, optional
-        ``"l2"`` (the default) or ``"h1"``: relative errors. ``"floored-l2"`` or ``"mse"``: a relative error with a floor, or
-        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error. A function
-        ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer. Or a dict of names to functions or
-        to (weight, function). The first loss is the validation error.
+        The training loss. ``"l2"`` (the default) and ``"h1"`` are relative errors. ``"floored-l2"`` is a relative error with
+        a floor and ``"mse"`` a squared error, both of fields that this package normalizes; runs are still compared by the
+        relative L2 error. You can also pass a function ``loss(y_pred, y, **batch)`` that sums over the batch, as for
+        neuralop's Trainer, or a dict of names to functions or to (weight, function). The first loss is the validation error.
     score : str or callable, optional
-        A further error for the report, which does not affect the training. ``"l2"``, ``"h1"``, ``"vrmse"`` (The Well's) or
-        ``"nrmse"`` (PDEBench's): means over the validation samples.
-        ``"rollout:50"`` is the relative error of fifty steps, each from the prediction before, on trajectories
-        (``read={"time_step": 1}``), as the geometric mean over the steps. A function ``score(model, data)`` gets a model
-        with inputs and outputs in the units of the data, and ``data``, which yields batches in these units.
-        ``data.states(i)`` is state ``i`` of each trajectory. It returns a number of at least 0, and infinity or NaN mean
-        that the model failed.
+        Additional error for the report, which does not affect the training. ``"l2"``, ``"h1"``, ``"vrmse"`` (from The Well)
+        and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative error of a
+        rollout of fifty steps on trajectories (``read={"time_step": 1}``), as the geometric mean over the steps. You can
+        also pass a function ``score(model, data)``. The inputs and outputs of ``model`` are in the units of the data,
+        ``data`` yields batches in these units, and ``data.states(i)`` is state ``i`` of each trajectory. The function
+        must return a nonnegative number; infinity and NaN mean that the model failed.
     rule : str, default "operator-norm"
-        μP rule (:func:`neuralop_mup.parametrize`).
+        μP rule (see :func:`neuralop_mup.parametrize`).
     optimizer : str, class or callable, default "soap"
         "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of this package or its name, such as "MuSOAP"; or a
         function ``(model, lr, steps)`` that returns your optimizer for a model in μP, or its import path
         ``"package.module.function"``.
     lr : float, optional
-        Learning rate at the base. Default: the formula for the number of steps, or the optimizer's default if it has no
-        formula.
+        Learning rate of the base model. Default: the value of the formula for the number of steps, or the optimizer's
+        default if it has no formula.
     epochs : int, default 50
         Number of epochs.
     batch_size : int, default 20
-        Samples in a batch. Loaders have their own.
+        Number of samples in a batch. Loaders use their own batch size.
     seed : int, default 0
-        Seed of the weights and of the order of the samples.
+        Seed for the weights and for the order of the samples.
     processor : neuralop DataProcessor, optional
-        Data processor that normalises batches; we use a copy. By default it is fitted to training data from arrays or
-        files, and loaders have none. Without a processor, ``Tuned.predict`` raises an error.
+        Data processor that normalizes batches, which is copied. By default, a processor is fitted to the training data if
+        this comes from arrays or files, and loaders have none. Without a processor, ``Tuned.predict`` raises an error.
     device : str, default "auto"
-        Device of torch. ``"auto"`` is a GPU if there is one, else the CPU.
+        A torch device. ``"auto"`` selects a GPU if there is one, otherwise the CPU.
     progress : bool, default True
-        Whether to show progress on stderr, and print the choices.
+        Whether to show progress on stderr and print the choices.
     weight_decay : float, optional
-        Weight decay. Default: that of the optimizer.
+        Weight decay. Default: the default of the optimizer.
     beta2 : float, optional
         Second beta of Adam-like optimizers. Default: 0.999.
     schedule : str, optional
-        "cosine" (the default), "constant", "halve:50" (halved every 50 epochs) or "halve:100,150" (halved after these
-        epochs).
+        Learning-rate schedule: "cosine" (the default), "constant", "halve:50" (halved every 50 epochs) or "halve:100,150"
+        (halved after these epochs).
     clip_spectral : float, optional
-        Largest absolute value of an entry in the gradients of spectral kernels. Default: no limit.
+        Value at which the entries of the gradients of spectral kernels are clipped. Default: no clipping.
     aux_lr : float, optional
-        Learning rate of ``soap`` for parameters that are no map between widths. Default: that of the optimizer.
+        Learning rate of ``soap`` for parameters that do not map between widths. Default: the default of the optimizer.
     soap : mapping, optional
-        Further arguments of :class:`neuralop_mup.MuSOAP`.
+        Additional arguments of :class:`neuralop_mup.MuSOAP`.
     init_mult : mapping, optional
-        Initialization multipliers by role, relative to neuralop's initialization. Default: ``{"kernel": 0.1}`` with
-        ``soap``, and none with the others.
+        Initialization multipliers by role, relative to neuralop's initialization. Default: ``{"kernel": 0.1}`` for
+        ``soap``, and none for the other optimizers.
 
     Returns
     -------
     Tuned
         The trained model, with ``.predict``, ``.model``, ``.processor``, ``.split``, ``.results`` and ``.report``. The
-        report has errors by sample, by channel and by time, and a figure of test samples.
+        report contains the errors by sample, channel and time, and a figure of test samples.
 
     Raises
     ------
     MupError
-        If the data or the size cannot work, if the folder cannot be written or is too small, or if the run did not complete.
+        If the data or the size cannot be used, if the folder cannot be written or its disk is full, or if the run did not
+        complete.
 
     Examples
     --------
@@ -475,61 +477,60 @@ def tune(
     init_mult: Mapping[str, float] | None = None,
     executor: Any = None,
 ) -> Tuned:
-    """Tune the learning rate of a small model, and train the large one with it.
+    """Tune the learning rate on a small model, and train the large model with it.
 
-    The choices are printed with their reasons.
+    The function prints its choices with their reasons.
 
     Parameters
     ----------
     build : callable
-        ``build(**size)`` returns a new model with its usual initialization. Define it at module level, so that worker
-        processes can import it.
+        ``build(**size)`` returns a new model with its usual initialization. Define the function at the top level of a
+        module, so that worker processes can import it.
     data : path, list, tuple, dict or callable
         The data, in one of these forms:
 
         * a file, a folder, a pattern such as ``"runs/*.h5"``, or a list of these
           (:class:`~neuralop_mup.lab.problems.OwnData`);
-        * arrays ``(x, y)`` or a dict of them, an xarray Dataset or DataArray, which are read and split like a file;
-        * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys: files, loaders, data sets, or arrays
+        * arrays ``(x, y)`` or a dict of them, an xarray Dataset or a DataArray, which are read and split like a file;
+        * ``(train, val)`` or ``(train, val, test)``, or a dict with these keys, of files, loaders, data sets or arrays
           ``(x, y)``;
-        * a problem of :mod:`neuralop_mup.lab.problems`, or its ``ProblemData`` of tensors;
+        * a problem from :mod:`neuralop_mup.lab.problems`, or its ``ProblemData`` of tensors;
         * a function that returns one of these.
 
-        Arrays are tensors or NumPy arrays. Without "val", a part of the training data is used for validation. Test data is
-        never used for selection. Batches are dicts with "x" and "y", or pairs. Data sets of neuralop have a processor.
+        Arrays are tensors or NumPy arrays. Without "val", part of the training data is used for validation. Test data is
+        never used for selection. Batches are pairs, or dicts with "x" and "y". Data sets of neuralop have a processor.
     target : mapping
         Arguments of ``build`` for the large model.
     folder : str or Path
-        Folder of the runs, the target's weights, the data processor and the report. The same call resumes there, and
-        :func:`load_tuned` reads the target. Calls with the same folder share equal runs.
+        Folder for the runs, the target's weights, the data processor and the report. Repeating the call resumes the study,
+        and :func:`load_tuned` loads the target. Calls with the same folder reuse identical runs.
     base : mapping, optional
-        Arguments of ``build`` that differ at the small size, the proxy. Default: a quarter of the target's width (at least
-        16), and as many modes as contain 99.9 % of the targets' energy.
+        Arguments of ``build`` that differ in the small model, the proxy. Default: a quarter of the target's width (at least
+        16), and as many modes as needed to contain 99.9 % of the targets' energy.
     read : mapping, optional
         Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``, ``split``,
         ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and ``in_memory``
         (:class:`~neuralop_mup.lab.problems.OwnData`). The report shows how the data was read.
     loss : str, callable or dict, optional
-        ``"l2"`` (the default) or ``"h1"``: relative errors. ``"floored-l2"`` or ``"mse"``: a relative error with a floor, or
-        squared errors, of fields that this package normalizes; runs are still compared by the relative L2 error. A function
-        ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer. Or a dict of names to functions or
-        to (weight, function). The first loss is the validation error.
+        The training loss. ``"l2"`` (the default) and ``"h1"`` are relative errors. ``"floored-l2"`` is a relative error with
+        a floor and ``"mse"`` a squared error, both of fields that this package normalizes; runs are still compared by the
+        relative L2 error. You can also pass a function ``loss(y_pred, y, **batch)`` that sums over the batch, as for
+        neuralop's Trainer, or a dict of names to functions or to (weight, function). The first loss is the validation error.
     score : str or callable, optional
-        Error that selects hyperparameters instead of the validation error. ``"l2"``, ``"h1"``, ``"vrmse"`` (The Well's) or
-        ``"nrmse"`` (PDEBench's): means over the validation samples.
-        ``"rollout:50"`` is the relative error of fifty steps, each from the prediction before, on trajectories
-        (``read={"time_step": 1}``), as the geometric mean over the steps. A function ``score(model, data)`` gets a model
-        with inputs and outputs in the units of the data, and ``data``, which yields batches in these units.
-        ``data.states(i)`` is state ``i`` of each trajectory. It returns a number of at least 0, and infinity or NaN mean
-        that the model failed.
+        Error that is used to select hyperparameters instead of the validation error. ``"l2"``, ``"h1"``, ``"vrmse"`` (from
+        The Well) and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative
+        error of a rollout of fifty steps on trajectories (``read={"time_step": 1}``), as the geometric mean over the steps.
+        You can also pass a function ``score(model, data)``. The inputs and outputs of ``model`` are in the units of the
+        data, ``data`` yields batches in these units, and ``data.states(i)`` is state ``i`` of each trajectory. The function
+        must return a nonnegative number; infinity and NaN mean that the model failed.
     space : mapping, optional
-        Hyperparameter → values to try: ``lr``, and for example ``lr_mult.spectral``. Default: five learning rates in factors
-        of 2 around the formula for the number of steps (:class:`neuralop_mup.MuSOAP`), or 1e-3 to 6.4e-2 for an optimizer
-        without a formula. By default, a parabola interpolates between them.
+        Maps hyperparameters, ``lr`` and for example ``lr_mult.spectral``, to the values to try. Default: five learning rates
+        in factors of 2 around the value of the formula for the number of steps (see :class:`neuralop_mup.MuSOAP`), or 1e-3
+        to 6.4e-2 for an optimizer without a formula. The default learning rates are interpolated with a parabola.
     rule : str, default "operator-norm"
-        μP rule (:func:`neuralop_mup.parametrize`).
+        μP rule (see :func:`neuralop_mup.parametrize`).
     compare : sequence of str, default ()
-        Further rules to train the target with.
+        Additional rules with which the target is trained for comparison.
     optimizer : str, class or callable, default "soap"
         "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of this package or its name, such as "MuSOAP"; or a
         function ``(model, lr, steps)`` that returns your optimizer for a model in μP, or its import path
@@ -537,36 +538,36 @@ def tune(
     epochs : int, default 50
         Number of epochs.
     batch_size : int, default 20
-        Samples in a batch. Loaders have their own.
+        Number of samples in a batch. Loaders use their own batch size.
     seeds : iterable of int, default (0,)
         Seeds for the proxy and for the target.
     processor : neuralop DataProcessor, optional
-        Data processor that normalises batches; we use a copy. By default it is fitted to training data from arrays or
-        files, and loaders have none. Without a processor, ``Tuned.predict`` raises an error.
+        Data processor that normalizes batches, which is copied. By default, a processor is fitted to the training data if
+        this comes from arrays or files, and loaders have none. Without a processor, ``Tuned.predict`` raises an error.
     device : str, default "auto"
-        Device of torch. With ``"auto"``, each run has its own GPU if there are any, else the CPU.
+        A torch device. With ``"auto"``, each run uses its own GPU if there are GPUs, otherwise the CPU.
     n_workers : int, optional
-        Number of runs at the same time, each in its own process. Default: one per GPU, or one per core.
+        Number of concurrent runs, each in its own process. Default: one per GPU, or one per core.
     progress : bool, default True
-        Whether to show progress on stderr, and print the choices.
+        Whether to show progress on stderr and print the choices.
     weight_decay : float, optional
-        Weight decay. Default: that of the optimizer.
+        Weight decay. Default: the default of the optimizer.
     beta2 : float, optional
         Second beta of Adam-like optimizers. Default: 0.999.
     schedule : str, optional
-        "cosine" (the default), "constant", "halve:50" (halved every 50 epochs) or "halve:100,150" (halved after these
-        epochs).
+        Learning-rate schedule: "cosine" (the default), "constant", "halve:50" (halved every 50 epochs) or "halve:100,150"
+        (halved after these epochs).
     clip_spectral : float, optional
-        Largest absolute value of an entry in the gradients of spectral kernels. Default: no limit.
+        Value at which the entries of the gradients of spectral kernels are clipped. Default: no clipping.
     aux_lr : float, optional
-        Learning rate of ``soap`` for parameters that are no map between widths. Default: that of the optimizer.
+        Learning rate of ``soap`` for parameters that do not map between widths. Default: the default of the optimizer.
     soap : mapping, optional
-        Further arguments of :class:`neuralop_mup.MuSOAP`.
+        Additional arguments of :class:`neuralop_mup.MuSOAP`.
     init_mult : mapping, optional
-        Initialization multipliers by role, relative to neuralop's initialization. Default: ``{"kernel": 0.1}`` with
-        ``soap``, and none with the others.
+        Initialization multipliers by role, relative to neuralop's initialization. Default: ``{"kernel": 0.1}`` for
+        ``soap``, and none for the other optimizers.
     executor : concurrent.futures.Executor, callable or str, optional
-        Executor of processes, a function that returns one, or the import path of either (:func:`neuralop_mup.sweep`).
+        Process-based executor, a function that returns one, or the import path of either (see :func:`neuralop_mup.sweep`).
 
     Returns
     -------
@@ -577,7 +578,7 @@ def tune(
     Raises
     ------
     MupError
-        If the data or the sizes cannot work, if the base is not smaller than the target, or if no run completed.
+        If the data or the sizes cannot be used, if the base is not smaller than the target, or if no run completed.
 
     Examples
     --------
@@ -637,16 +638,16 @@ def _train_one(study: Study, records: Records) -> Results:
 def _train_and_report(
     decided: Decided, function: str, folder: str | Path, progress: bool, train: Callable[[Records], Results]
 ) -> Tuned:
-    """Train the missing runs, read the target, and write the report.
+    """Train the missing runs, load the target, and write the report.
 
     Parameters
     ----------
     decided : Decided
-        What to train.
+        The study and the choices that were made.
     function : str
         Name of the function that the user called.
     folder : str or Path
-        Folder of the runs.
+        Folder for the runs.
     progress : bool
         Whether to print the choices.
     train : callable
@@ -662,7 +663,7 @@ def _train_and_report(
     for note in decided.study.notes:
         warnings.warn(note, stacklevel=3)
     check_room(Path(folder), decided.n_bytes)
-    with Records(folder).held() as records:  # no other command may train in the folder before the target is read
+    with Records(folder).held() as records:  # no other command may use the folder until the target has been loaded
         tuned, found = _report(decided, function, train(records))
     if progress:
         print(found.comparison)
@@ -672,9 +673,10 @@ def _train_and_report(
 
 
 def _report(decided: Decided, function: str, results: Results) -> tuple[Tuned, Accuracy]:
-    """Read the target, measure it, and write the report, also if no run of the target completed."""
+    """Load the target, measure it, and write the report, even if no run of the target completed."""
     study, folder, training = decided.study, str(results.folder), decided.study.train
-    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))  # "": the command's FNO
+    # The name is empty for the FNO of the commands.
+    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
     again = f"neuralop_mup.{function}({build}, …, folder={folder!r})"
     page = {
         "command": again if build else f"neuralop-mup {function} … --folder {shlex.quote(folder)}",

@@ -1,7 +1,7 @@
 """Losses for physics-informed training, with the call signature of neuralop's losses.
 
-Call them as ``loss(y_pred, **sample)``. They need fields in physical units, also during training.
-:class:`PhysicalDataProcessor` provides such fields.
+Call them as ``loss(y_pred, **sample)``. They require fields in physical units, also during training, which
+:class:`PhysicalDataProcessor` provides.
 """
 
 from neuralop_mup.losses.equations import DarcyEqnLoss

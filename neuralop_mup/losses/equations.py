@@ -8,10 +8,10 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 
-UNITS = "the losses also need physical units during training: use PhysicalDataProcessor, not neuralop's default processor"
+UNITS = "use PhysicalDataProcessor instead of neuralop's default processor, since the losses require physical units"
 _MEANS = ("harmonic", "arithmetic")
-# Residuals above this value trigger a warning. The residual of float32 data is 1e-5 on the solver's grid. On a grid that is
-# 3 times coarser, it is 0.28 (8 points per axis) to 1 (61 points).
+# Residuals above this value trigger a warning. On the solver's grid, the residual of float32 data is 1e-5. On a grid that is
+# 3 times coarser, it ranges from 0.28 (8 points per axis) to 1 (61 points).
 _LARGE = 0.1
 
 
@@ -28,7 +28,7 @@ class FieldLoss(ABC):
 
     def __init__(self, reduction: str = "sum") -> None:
         if reduction not in ("sum", "mean"):
-            raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, got {reduction!r}.")
+            raise MupError(f"reduction must be 'sum' or 'mean', as in neuralop's losses, but got {reduction!r}.")
         self.reduction = reduction
         self._seen: set[tuple] = set()  # grids with checked data, separately for training and evaluation
 
@@ -39,7 +39,7 @@ class FieldLoss(ABC):
         if not fits or ("n, n" in self.layout and shape[-1] != shape[-2]):
             raise MupError(
                 f"The prediction must have shape {self.layout}, with at least 4 points per axis and the same number of "
-                f"points on axes with the same name, got {shape}."
+                f"points on axes with the same name, but it has shape {shape}."
             )
 
     def check_data(self, x: torch.Tensor | None, y: torch.Tensor | None) -> str | None:
@@ -62,7 +62,7 @@ class FieldLoss(ABC):
         x, y : torch.Tensor
             Input and solution of the samples in physical units. y is used only to check the data.
         **_
-            Other entries of the sample. They are ignored.
+            Other entries of the sample, which are ignored.
 
         Returns
         -------
@@ -106,21 +106,21 @@ def _check_field(name: str, values: torch.Tensor, y_pred: torch.Tensor) -> None:
     if values.ndim != y_pred.ndim or values.shape[2:] != y_pred.shape[2:]:
         raise MupError(
             f"The sample's {name} has shape {tuple(values.shape)}, but the prediction has shape {tuple(y_pred.shape)}. An "
-            "equation loss needs both on the same grid."
+            "equation loss requires both on the same grid."
         )
 
 
 def needed(name: str, values: torch.Tensor | None) -> torch.Tensor:
     """Return ``values``, or raise MupError if it is None."""
     if values is None:
-        raise MupError(f"The loss needs the sample's {name}. Call loss(y_pred, **sample) with {name!r} in the sample.")
+        raise MupError(f"The loss requires the sample's {name}. Call loss(y_pred, **sample) with {name!r} in the sample.")
     return values
 
 
 def relative_l2(values: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """Return ‖values − reference‖ / ‖reference‖ per sample, as in LpLoss, with gradient 0 instead of NaN at zero."""
     distance = torch.linalg.vector_norm((values - reference).flatten(1), dim=1)
-    # the constant of LpLoss, so that 0 / 0 is 0
+    # Add the same constant as LpLoss, so that 0 / 0 is 0.
     return distance / (torch.linalg.vector_norm(reference.flatten(1), dim=1) + 1e-8)
 
 
@@ -136,14 +136,14 @@ class DarcyEqnLoss(FieldLoss):
     central differences twice. These do not conserve the flux across a jump of a, so the residual of an accurate solution
     grows with resolution.
 
-    Data that was solved on a finer grid and has jumps of a between the nodes has a large residual in any scheme. The loss
-    warns if the residual of y in the first batch exceeds a tenth of the residual of u = 0.
+    If the data was solved on a finer grid and a jumps between the nodes, its residual is large in any scheme. The loss
+    issues a warning if the residual of y in the first batch exceeds a tenth of the residual of u = 0.
 
     Parameters
     ----------
     forcing : float or torch.Tensor, default 1.0
-        Right-hand side f. It must not be zero everywhere. A tensor holds the values at the nodes and is broadcast to (batch,
-        n, n).
+        Right-hand side f, which must not be zero everywhere. A tensor contains the values at the nodes and is broadcast to
+        (batch, n, n).
     face_average : {"harmonic", "arithmetic"}, default "harmonic"
         Mean of a on the face between two nodes. Use the mean of the solver that generated the data.
     reduction : {"sum", "mean"}, default "sum"
@@ -196,7 +196,7 @@ class DarcyEqnLoss(FieldLoss):
         if edge > 1e-3 * float(y.abs().max()):
             raise MupError(
                 "The sample's y must be 0 on the boundary of the grid, but its largest absolute value there is "
-                f"{edge:.3g}. Either the grid has no boundary nodes, or y is normalised ({UNITS})."
+                f"{edge:.3g}. Either the grid has no boundary nodes, or y is normalised. If y is normalised, {UNITS}."
             )
         u = y[:, 0].detach().double()
         found = {mean: float(relative_l2(*self._sides(u, a, mean)).mean()) for mean in _MEANS}
@@ -205,10 +205,10 @@ class DarcyEqnLoss(FieldLoss):
         return (
             "The sample's y does not solve the equation as discretised by DarcyEqnLoss. Its residual is "
             f"{found['harmonic']:.2g} with face_average='harmonic' and {found['arithmetic']:.2g} with "
-            "face_average='arithmetic'; the residual of u = 0 is 1. The equation loss would contradict the data. Use the "
-            "same mean as the solver that generated the data. If forcing and units are correct, y was probably solved on "
-            "a finer grid with jumps of a between these nodes. Then solve on the grid of the data, or train without the "
-            "equation loss."
+            "face_average='arithmetic', whereas the residual of u = 0 is 1. The equation loss would contradict the data. "
+            "Use the same mean as the solver that generated the data. If the forcing and the units are correct, y was "
+            "probably solved on a finer grid and a jumps between these nodes. In this case, solve on the grid of the data, "
+            "or train without the equation loss."
         )
 
     def residual(self, u: torch.Tensor, a: torch.Tensor) -> torch.Tensor:

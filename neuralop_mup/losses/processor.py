@@ -16,10 +16,10 @@ def sine_mollifier(grid: Sequence[int], scale: float = 1.0) -> torch.Tensor:
     Parameters
     ----------
     grid : sequence of int
-        Points per axis including the boundary, at least 3.
+        Number of points per axis including the boundary, at least 3.
     scale : float, default 1.0
-        Value at the centre. PINO's Darcy code uses 0.001, the order of magnitude of its solutions. An ``out_normalizer`` is
-        an alternative.
+        Value at the centre. PINO's Darcy code uses 0.001, the order of magnitude of its solutions. Alternatively, use an
+        ``out_normalizer``.
 
     Returns
     -------
@@ -61,8 +61,8 @@ class PhysicalDataProcessor(DefaultDataProcessor):
     out_normalizer : neuralop Transform, optional
         Normalizer of y. Its inverse is applied to the output.
     mollifier : torch.Tensor or callable, optional
-        Factor to multiply the output by, after the inverse normalizer. Either the values on the output's grid, or a function
-        that maps the grid's shape to values, such as :func:`sine_mollifier`.
+        Factor by which the output is multiplied after the inverse normalization. Either the values on the grid of the
+        output, or a function that maps the shape of the grid to such values, for example :func:`sine_mollifier`.
 
     Raises
     ------
@@ -162,8 +162,8 @@ class PhysicalDataProcessor(DefaultDataProcessor):
             factor = self.mollifier(grid) if callable(self.mollifier) else self.mollifier
             if tuple(factor.shape[-len(grid) :]) != grid:
                 raise MupError(
-                    f"The mollifier has shape {tuple(factor.shape)}, but the output's grid is {grid}. For several "
-                    "resolutions, pass a function of the grid's shape such as sine_mollifier."
+                    f"The mollifier has shape {tuple(factor.shape)}, but the grid of the output has shape {grid}. To "
+                    "support several resolutions, pass a function of the grid shape, such as sine_mollifier."
                 )
             output = output * factor.to(output)
         return output, sample
@@ -174,7 +174,7 @@ class PhysicalDataProcessor(DefaultDataProcessor):
         Parameters
         ----------
         **data_dict
-            Batch with "x" and the entries that the losses need.
+            Batch with "x" and the entries that the losses require.
 
         Returns
         -------

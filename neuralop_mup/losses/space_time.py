@@ -1,7 +1,8 @@
-"""Losses of initial conditions and of equations in space and time, periodic in space.
+"""Losses for initial conditions and for equations in space and time, with periodic boundary conditions in space.
 
-Derivatives in space are those of the trigonometric interpolant, and derivatives in time are central differences. So the
-first and the last time do not count. Products are only sampled at the nodes and never differentiated, so nothing is aliased.
+Spatial derivatives are those of the trigonometric interpolant, and time derivatives are central differences. Therefore, the
+first and the last time are not included. Products are only sampled at the nodes and never differentiated, so there is no
+aliasing.
 """
 
 import math
@@ -16,8 +17,8 @@ from neuralop_mup.validation import check_positive
 
 #: A residual above this multiple of the time derivative triggers a warning.
 _LARGE = 1.0
-#: Fields are normalised if scaling and shifting them divides the residual by this factor. It was 8 to 120 for normalised
-#: solutions, and below 2 for wrong constants.
+#: Fields are considered normalised if scaling and shifting them reduces the residual by this factor. The factor was 8 to 120
+#: for normalised solutions, and below 2 for wrong constants.
 _PROOF = 5
 
 
@@ -47,14 +48,14 @@ class InitialConditionLoss(FieldLoss):
     """
 
     def check_grid(self, y_pred: torch.Tensor) -> None:
-        """Accept any number of axes."""
+        """Accept any shape."""
 
     def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
         return relative_l2(u[:, 0, 0], needed("x", x)[:, 0, 0].to(u))
 
 
 class _SpaceTimeLoss(FieldLoss):
-    """Size of the residual at the inner times: relative to the forcing, or its mean square without forcing."""
+    """The residual at the inner times, relative to the forcing, or its mean square if there is no forcing."""
 
     time: float
 
@@ -62,16 +63,16 @@ class _SpaceTimeLoss(FieldLoss):
     def terms(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the terms of the equation that are linear and quadratic in u, and ∇u · 1, each of shape ``u.shape``.
 
-        The last one is how the quadratic term changes per constant that is added to u; zero if it does not change.
+        The last term is the change of the quadratic term per constant that is added to u, and zero if it does not change.
         """
 
     def forcing_like(self, u: torch.Tensor) -> torch.Tensor | None:
-        """Return the forcing in the shape of u; None if it is zero."""
+        """Return the forcing in the shape of u, or None if it is zero."""
         return None
 
     def time_derivative(self, u: torch.Tensor) -> torch.Tensor:
-        """Return ∂u/∂t by central differences of second order; the ends are one-sided of third order."""
-        # Only dx is used, along the first of the axes that FiniteDiff counts: the time.
+        """Return ∂u/∂t by second-order central differences, with third-order one-sided differences at the ends."""
+        # FiniteDiff.dx differentiates along the first of its axes, which is the time here.
         return FiniteDiff(dim=u.ndim - 1, h=self.time / (u.shape[1] - 1), periodic_in_x=False).dx(u)
 
     def per_sample(self, u: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
@@ -91,21 +92,21 @@ class _SpaceTimeLoss(FieldLoss):
         known = torch.zeros_like(linear) if forcing is None else forcing[:, 1:-1].flatten()
         size = change.norm() + 1e-300
         residual = float((linear + quadratic - known).norm() / size)
-        # Fields σ y + μ solve the equation if L + σ Q + μ S − f / σ = 0, which is linear in σ, μ and 1 / σ.
+        # The field σ y + μ solves the equation if L + σ Q + μ S − f / σ = 0, which is linear in σ, μ and 1 / σ.
         columns = torch.stack([quadratic, shift, -known], dim=1)
         found = torch.linalg.lstsq(columns, -linear[:, None], driver="gelsd").solution
         fitted = float((linear + (columns @ found)[:, 0]).norm() / size)
         if residual > max(_PROOF * fitted, _LARGE / _PROOF):
             raise MupError(
-                f"The sample's y does not solve the equation, but {float(found[0]):.3g} · y + c does, with a constant c. So "
-                f"y is normalised, but {UNITS}."
+                f"The sample's y does not solve the equation, but {float(found[0]):.3g} · y + c does for some constant c. "
+                f"Therefore y is normalised. To train on such data, {UNITS}."
             )
         if residual <= _LARGE:
             return None
         return (
             f"The sample's y does not solve the equation of {type(self).__name__}: its residual is {residual:.2g} times its "
-            "time derivative. The equation loss contradicts the data. Check the constants and the time interval. If they "
-            "are correct, the data has too few times or points: use a finer grid, or leave out the equation loss."
+            "time derivative, so the equation loss contradicts the data. Check the constants and the time interval. If they "
+            "are correct, the data has too few times or points. Use a finer grid, or omit the equation loss."
         )
 
 
@@ -113,7 +114,7 @@ class PeriodicBurgersEqnLoss(_SpaceTimeLoss):
     """Mean square of the residual of u_t + u u_x − ν u_xx = 0 on the periodic unit interval.
 
     Call it as ``loss(y_pred, **sample)``, where ``y_pred`` is u with shape (batch, 1, nt, nx) at t_j = j · time / (nt − 1)
-    and x_i = i / nx. neuralop's ``BurgersEqnLoss`` is for fields that need not be periodic.
+    and x_i = i / nx. For fields that are not periodic, use neuralop's ``BurgersEqnLoss``.
 
     The ``sample["y"]`` of the first batch is checked: the loss raises an error if y solves the equation only after scaling
     and shifting, and warns if y does not solve it.
@@ -121,7 +122,7 @@ class PeriodicBurgersEqnLoss(_SpaceTimeLoss):
     Parameters
     ----------
     viscosity : float
-        ν, above 0.
+        The viscosity ν, which must be positive.
     time : float, default 1.0
         Length of the time interval.
     reduction : {"sum", "mean"}, default "sum"
@@ -157,7 +158,7 @@ class PeriodicBurgersEqnLoss(_SpaceTimeLoss):
         n = u.shape[-1]
         k = 2 * math.pi * torch.arange(n // 2 + 1, dtype=u.dtype, device=u.device)
         modes = torch.fft.rfft(u)
-        # irfft drops the imaginary part of the highest mode of an even grid, whose first derivative the nodes cannot see.
+        # irfft drops the imaginary part of the highest mode on an even grid; its first derivative is zero at the nodes.
         first, second = torch.fft.irfft(torch.stack((1j * k * modes, -(k**2) * modes)), n=n)
         return self.time_derivative(u) - self.viscosity * second, u * first, first
 
@@ -172,9 +173,9 @@ class NavierStokesEqnLoss(_SpaceTimeLoss):
     Parameters
     ----------
     reynolds : float
-        Reynolds number Re, above 0.
+        Reynolds number Re, which must be positive.
     forcing : torch.Tensor or float
-        f at the nodes, broadcast to (batch, nt, n, n); 0 for none.
+        Forcing f at the nodes, broadcast to (batch, nt, n, n). Use 0 for no forcing.
     time : float, default 1.0
         Length of the time interval.
     reduction : {"sum", "mean"}, default "sum"
@@ -216,12 +217,12 @@ class NavierStokesEqnLoss(_SpaceTimeLoss):
         k2 = torch.arange(n // 2 + 1, dtype=u.dtype, device=u.device)
         square = k1**2 + k2**2
         inverse = torch.where(square > 0, 1 / square.clamp(min=1), 0.0)
-        # The first derivative of the highest mode of an even grid is zero at the nodes.
+        # The first derivative of the highest mode on an even grid is zero at the nodes.
         d1, d2 = (1j * torch.where(2 * k.abs() == n, 0.0, k) for k in (k1, k2))
         modes = torch.fft.rfft2(u)
         stream = modes * inverse
         v1, v2, w1, w2, laplacian = torch.fft.irfft2(
             torch.stack((d2 * stream, -d1 * stream, d1 * modes, d2 * modes, -square * modes)), s=(n, n)
         )
-        # A constant vorticity has no velocity on the torus, so it changes nothing.
+        # A constant vorticity induces no velocity on the torus, so the last term is zero.
         return self.time_derivative(u) - laplacian / self.reynolds, v1 * w1 + v2 * w2, torch.zeros_like(u)

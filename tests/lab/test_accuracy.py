@@ -135,7 +135,7 @@ def test_samples_of_zeros_have_no_relative_error(tmp_path):
 
 
 def by_name(page):
-    return {row["error"]: row for row in table(page, "channels):")}
+    return {row["error"]: row for row in table(page, "channels:")}
 
 
 @pytest.mark.parametrize("grid", [(32,), (8, 12)])

@@ -99,12 +99,12 @@ def test_defaults_follow_from_the_data(tune, heat):
         ("tunee heat.npz", "did you mean 'tune'?"),
         ("--vers", "--vers"),
         ("--verison", "did you mean '--version'?"),
-        ("train heat.npz --lr fast", "--lr is 'fast'; use a number."),
-        ("train heat.npz --target 8", "--target is '8'; use names and values, such as --target.NAME VALUE."),
-        ("tune heat.npz --epochs 3h", "--epochs is '3h'; use a whole number."),
-        ("tune heat.npz --n_workers two", "--n_workers is 'two'; use a whole number."),
-        ("tune heat.npz --progress maybe", "--progress is 'maybe'; use yes or no."),
-        ("summary --format pdf", "--format is 'pdf'; use 'text', 'markdown', 'json'."),
+        ("train heat.npz --lr fast", "--lr must be a number, but got 'fast'."),
+        ("train heat.npz --target 8", "--target must be names and values, such as --target.NAME VALUE, but got '8'."),
+        ("tune heat.npz --epochs 3h", "--epochs must be an integer, but got '3h'."),
+        ("tune heat.npz --n_workers two", "--n_workers must be an integer, but got 'two'."),
+        ("tune heat.npz --progress maybe", "--progress must be yes or no, but got 'maybe'."),
+        ("summary --format pdf", "--format must be one of 'text', 'markdown', 'json', but got 'pdf'."),
         ("train heat.npz --config heat.npz", "--config"),
         ("train heat.npz -dash.npz", "./-name"),
         ("train heat.npz --read.x a --read.y b --target.hiden_channels 8", "did you mean 'hidden_channels'?"),
@@ -148,7 +148,7 @@ def test_mistakes_take_one_line_and_exit_with_2(line, name, capsys, folder, heat
     [
         (Diverged("No run completed"), 1, "No run completed"),
         (nm.MupError("Two\nlines"), 2, "Two lines"),
-        (KeyboardInterrupt(), 130, "resumes"),
+        (KeyboardInterrupt(), 130, "resume"),
     ],
 )
 def test_exit_codes(error, code, text, tune, capsys):

@@ -141,5 +141,5 @@ def test_scores_by_name_choose_and_stand_in_the_report(tmp_path, name):
 
 def test_a_score_by_name_needs_predictions_like_the_targets(tmp_path):
     wider = {"build": lambda **size: build(out_channels=2, **size), "loss": lambda p, y, **_: (p[:, :1] - y).square().sum()}
-    with pytest.raises(nm.MupError, match="score of your own"):
+    with pytest.raises(nm.MupError, match="your own function"):
         quick_tune(tmp_path / "s", fields(), score="nrmse", **wider)

@@ -94,7 +94,7 @@ def test_another_release_trains_a_run_again_and_says_so(packages, versions, tmp_
     assert executions(fixed) == {(8.0, 0): 1, (0.5, 0): 2, (1.0, 0): 2}
     assert shown[:2] == [[], []]
     (line,) = shown[2]
-    assert line.startswith("2 kept runs of ")
+    assert line.startswith("2 saved runs of ")
     assert all(f" {version[:3]}" in line for version in (versions[0], versions[2]))
 
 

@@ -67,7 +67,7 @@ def target_rows(result):
     [
         (
             {"ours": [0.010], "plain": [0.016]},
-            ["With lr 0.016, the loss of the target under log-modes is 0.01.", "under SP is 0.016.", "One seed"],
+            ["With lr 0.016, the loss of the target under log-modes is 0.01.", "under SP is 0.016.", "A single seed"],
             "relative to SP",
         ),
         # Two seeds are too few to compare, however far apart they are.
@@ -141,7 +141,7 @@ def test_a_sweep_has_a_report(tmp_path):
     assert "lr 0.016" in verdict(result)[0] and "1.6e-05" in verdict(result)[0]
     assert "| values " in report.write_report(result, command="again").read_text() and (tmp_path / "lr.png").exists()
     failed = replace(result, records=[record(None, None, lr, None) for lr in GRID])
-    assert "No point completed" in verdict(failed)[0]
+    assert "No configuration completed" in verdict(failed)[0]
     assert "](lr.png)" not in report.write_report(failed, command="again").read_text()
 
 

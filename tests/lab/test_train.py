@@ -148,7 +148,7 @@ def test_a_run_of_another_release_is_trained_again_and_shown(tmp_path, monkeypat
         monkeypatch.setattr(torch, "__version__", version)
         caplog.clear()
         quick_train(tmp_path / "s", epochs=1)
-        assert caplog.text.count("1 kept run of ") == (version == "9.9.0")
+        assert caplog.text.count("1 saved run of ") == (version == "9.9.0")
     assert len(list((tmp_path / "s" / "workspace").iterdir())) == 2
 
 
@@ -159,7 +159,7 @@ def test_the_lines_that_load_a_model_can_be_pasted(tmp_path, own):
     lines = page.split("```python\n")[1].split("```")[0]
     exec(lines, names := {"build": own, "x": fields()[0]})
     assert names["prediction"].shape == (40, 1, 32)
-    assert "<lambda>" not in page.split("## Again")[1]
+    assert "<lambda>" not in page.split("## Reproduce")[1]
     with refused(f"nm.load_tuned('{tmp_path / 's'}',build)"):
         nm.load_tuned(tmp_path / "s")
 
@@ -178,7 +178,7 @@ def test_errors_on_the_page(tmp_path):
     assert numbers(page, "By sample:") == pytest.approx(np.array([[4, *quantiles]]), rel=6e-3)
     order = errors.argsort(descending=True)
     largest = np.stack([np.array(test)[order], errors[order]], 1)
-    assert numbers(page, "The largest:") == pytest.approx(largest, rel=6e-3)
+    assert numbers(page, "Largest errors:") == pytest.approx(largest, rel=6e-3)
     mean, std = y[trained.split["train"]].double().mean((0, 2), keepdim=True), truth.std((0, 2), correction=0)
     rmse = [far.mean((0, 2)).sqrt(), (mean - truth).square().mean((0, 2)).sqrt()]
     size = truth.square().mean((0, 2)).sqrt()
@@ -199,7 +199,7 @@ def test_errors_by_time(tmp_path):
         single = trained.predict(states[:, step - 1]).double()
         expected.append([step, *(relative_error(made, states[:, step]) for made in (single, rolled))])
     page = trained.report.read_text()
-    assert numbers(page, "By time, in the mean over trajectories:") == pytest.approx(np.array(expected), rel=6e-3)
+    assert numbers(page, "By time step, averaged over the trajectories:") == pytest.approx(np.array(expected), rel=6e-3)
 
 
 def test_without_test_data_the_page_has_errors_on_the_validation_data(tmp_path):
@@ -209,7 +209,7 @@ def test_without_test_data_the_page_has_errors_on_the_validation_data(tmp_path):
         errors = (trained.model(x) - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
     page = trained.report.read_text()
     assert "validation data" in page and table(page, "By sample:")[0][0] == "8"
-    assert table(page, "The largest:")[0][0] == str(int(errors.argmax()))
+    assert table(page, "Largest errors:")[0][0] == str(int(errors.argmax()))
 
 
 @pytest.mark.parametrize("grid", [(32,), (16, 12), (8, 8, 6)])

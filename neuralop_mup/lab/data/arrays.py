@@ -1,4 +1,4 @@
-"""Arrays in files as lazy xarray variables: a slice is read from the file when somebody indexes it."""
+"""Arrays in files as lazy xarray variables. A slice is read from the file only when it is indexed."""
 
 import math
 import os
@@ -16,9 +16,9 @@ from xarray.core import indexing
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
-_FEW = 256  # numbers: with fewer than these between two steps, reading everything is faster than reading in steps
+_FEW = 256  # number of values between two steps below which reading everything is faster than reading each step
 
-#: Axes with a meaning; every other axis belongs to the grid or, with this prefix, to the channels of one array.
+#: Axes with a meaning. Every other axis belongs to the grid or, if its name starts with "channel:", to one array's channels.
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 
 _USUAL = {
@@ -26,7 +26,7 @@ _USUAL = {
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
     **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
-    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # of the atmosphere
+    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }
 _COORDINATE = re.compile(
     r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I
@@ -34,28 +34,28 @@ _COORDINATE = re.compile(
 
 
 def usual_word(name: str) -> str:
-    """Return the word for an axis: "sample", "time" or "channel" where its name has that meaning, else its own name.
+    """Return the standard name of an axis: "sample", "time" or "channel" if its name has that meaning, else its own name.
 
-    Names with a colon are those of arrays and their channels.
+    Names with a colon belong to arrays and their channels.
     """
     last = name.rpartition("/")[2].replace(":", "_")
     return _USUAL.get(last.lower(), last)
 
 
 def coordinate_word(key: str) -> str | None:
-    """Return the axis of which an array is the coordinate by its name, such as "x" for "x-coordinate"."""
+    """Return the axis for which an array with this name is the coordinate, such as "x" for "x-coordinate"."""
     found = _COORDINATE.fullmatch(str(key))
     return usual_word(found[1].lower()) if found else None
 
 
 def is_coordinate(key: str, values: Any) -> bool:
-    """Return whether an array is a coordinate by its name; arrays x, y and z of several axes may be fields."""
+    """Return whether the name of an array marks it as a coordinate. Arrays x, y and z with several axes may be fields."""
     word = coordinate_word(key)
     return word is not None and (word not in ("x", "y", "z") or values.squeeze().ndim < 2)
 
 
 def is_channel(dim: str) -> bool:
-    """Return whether an axis holds channels."""
+    """Return whether an axis contains channels."""
     return dim.partition(":")[0] == CHANNEL
 
 
@@ -65,13 +65,13 @@ def is_space(dim: str) -> bool:
 
 
 class Flat:
-    """Numbers that lie in a file as they would in memory. Slices are copied, and the file is mapped only meanwhile.
+    """An array that is stored in a file as it would be in memory. The file is mapped only while a slice is copied.
 
     Parameters
     ----------
     path : str
     offset : int
-        The first byte.
+        Position of the first byte in the file.
     shape : sequence of int
     dtype : dtype
     """
@@ -89,20 +89,20 @@ class Flat:
 
 
 class Stored(BackendArray):
-    """An array in a file, which pickles as a path and a key.
+    """An array in a file. It is pickled as a path and a key.
 
     Parameters
     ----------
     opener : callable
-        Opens the file and returns its arrays by their keys.
+        Function that opens the file and returns its arrays by key.
     path : path
     key : str
     shape : sequence of int
     dtype : dtype
     reversed : bool, default False
-        Whether the file has the axes in reverse order, as MATLAB stores them.
+        Whether the file stores the axes in reverse order, as MATLAB does.
     chunks : sequence of int, optional
-        Shape of the pieces that the file stores together.
+        Shape of the chunks in which the file stores the array.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Stored(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
 
     def read(self, key: tuple) -> np.ndarray:
-        """Read the part that a tuple of integers and slices selects; raise MupError where the file is damaged."""
+        """Read the part selected by a tuple of integers and slices. Raise MupError if the file is damaged."""
         try:
             with reading():
                 values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
-        except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
+        except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
             reason = f"{type(error).__name__}: {error}"
             raise MupError(
                 f"Cannot read {self.key} from {self.path} ({reason}). The file may be damaged; write or copy it again."
@@ -135,13 +135,13 @@ class Stored(BackendArray):
         return values.T if self.reversed else values
 
     def opened(self) -> Any:
-        """Return the array as the library that reads the file gives it."""
+        """Return the array object of the library that reads the file."""
         place = self.opener, self.path, os.getpid()
         if place not in OPEN.files:
             OPEN.files[place] = self.opener(self.path)
         array = OPEN.files[place][self.key]
         shape = tuple(array.shape)[::-1] if self.reversed else tuple(array.shape)
-        # xarray would cast another type without a message, and complex numbers to their real parts.
+        # xarray would silently cast a different dtype, and would cast complex numbers to their real parts.
         if (shape, np.dtype(array.dtype)) != (self.shape, self.dtype):
             raise ValueError(
                 f"the array has dtype {array.dtype} and shape {shape}, but had dtype {self.dtype} and shape {self.shape} "
@@ -151,7 +151,7 @@ class Stored(BackendArray):
 
 
 def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
-    """Return an array whose numbers follow each other in a file, from a byte on."""
+    """Return an array that is stored contiguously in a file, starting at a byte offset."""
     opener = partial(_flat, key=key, offset=offset, shape=tuple(shape)[:: -1 if reversed else 1], dtype=dtype)
     return Stored(opener, path, key, shape, dtype, reversed)
 
@@ -161,7 +161,7 @@ def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:
 
 
 def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:
-    """Read slices, those with small steps as a whole: HDF5 reads every step by itself."""
+    """Read slices. Slices with small steps are read without the step, since HDF5 reads each step separately."""
     wanted, thinned = [], []
     for axis, part in enumerate(key):
         step = part.step if isinstance(part, slice) else None
@@ -173,7 +173,7 @@ def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:
 
 
 class Joined(BackendArray):
-    """Variables of one shape with a new first axis. ``xarray.concat`` would read all of them."""
+    """Variables of the same shape, stacked along a new first axis. ``xarray.concat`` would read all of them."""
 
     def __init__(self, parts: Sequence[Variable]) -> None:
         self.parts, self.shape, self.chunks = parts, (len(parts), *parts[0].shape), ()
@@ -183,14 +183,14 @@ class Joined(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
 
     def read(self, key: tuple) -> np.ndarray:
-        """Read the part that a tuple of integers and slices selects."""
+        """Read the part selected by a tuple of integers and slices."""
         if not isinstance(key[0], slice):
             return self.parts[key[0]][key[1:]].values.astype(self.dtype, copy=False)
         return np.stack([part[key[1:]].values for part in self.parts[key[0]]]).astype(self.dtype, copy=False)
 
 
 def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> Variable:
-    """Return a variable of an array or of another variable, without reading it."""
+    """Return a variable for an array or another variable, without reading its data."""
     if isinstance(array, Variable):
         made = array.to_base_variable().copy(deep=False)
         made.dims = tuple(dims)
@@ -201,29 +201,29 @@ def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None
 
 
 def unnamed_dims(key: str, n_axes: int) -> list[str]:
-    """Return a name for each axis that no other array has, since xarray takes axes of equal names for the same."""
+    """Return a unique name for each axis, since xarray identifies axes with equal names."""
     return [f"{key}#{axis}" for axis in range(n_axes)]
 
 
 def is_unnamed(dim: str) -> bool:
-    """Return whether a name of an axis was made up, here or by NetCDF."""
+    """Return whether the name of an axis was generated, by :func:`unnamed_dims` or by NetCDF."""
     return "#" in dim or dim.removeprefix("phony_").removeprefix("dim_").isdigit()
 
 
 def join_variables(parts: Sequence[Variable], dim: str = SAMPLE) -> Variable:
-    """Return variables of one shape as one, with a new axis in front."""
+    """Return variables of the same shape as one variable with a new first axis."""
     return lazy(Joined(parts), [dim, *(name.rpartition("/")[2] for name in parts[0].dims)], parts[0].attrs)
 
 
 def dataset_of(arrays: Mapping[str, Any], file: str = "the given data") -> Dataset:
-    """Return arrays, tensors or variables by their keys as a Dataset.
+    """Return arrays, tensors or variables, given by key, as a Dataset.
 
     Parameters
     ----------
     arrays : mapping of str to array, tensor or xarray variable
-        Axes without names get names that no other array has.
+        Axes without names get unique names.
     file : str
-        What messages call it.
+        Name of the data in messages.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Which arrays are input and output, and what each of their axes is.
+"""Identification of the input and output arrays and of the meaning of their axes.
 
-The words come from the user, from the file, or from the only reading that fits all lengths. Where several readings fit, an
-error lists them.
+The axis names come from the user, from the file, or from the only interpretation that fits all lengths. If several
+interpretations fit, an error lists them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,31 +24,31 @@ from neuralop_mup.lab.data.arrays import (
 )
 from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
-_SHOWN = 12  # arrays of a file in a message
-_MOST_CHANNELS = 16  # an axis without a name may be channels only up to this length
-_OFFERED = 5  # readings in a message
-_MANY = 10  # files of equal shapes that may be one sample each
+_SHOWN = 12  # maximum number of a file's arrays in a message
+_MOST_CHANNELS = 16  # maximum length at which an unnamed axis may be the channel axis
+_OFFERED = 5  # maximum number of interpretations in a message
+_MANY = 10  # minimum number of files with equal shapes for which each may be one sample
 
 Words = tuple[str, ...]
 
 
 def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] = ()) -> Dataset:
-    """Return input and output of what a file holds.
+    """Return the input and output from the contents of a file.
 
     Parameters
     ----------
     raw : xarray.Dataset
-        As a reader returns it.
+        Contents of the file, as returned by a reader.
     read : mapping
-        ``x`` and ``y``: keys, several with a plus. ``dims``: a
-        word for each axis, as one text or as a dict from key to text. ``time_step``: given for a state in time.
+        ``x`` and ``y`` are keys, with several keys joined by a plus sign. ``dims`` names each axis, as one string or as a
+        dict from key to string. ``time_step`` is set for a state that evolves in time.
     group : sequence of xarray.Dataset, optional
-        All files that are joined. Each of many files with equal shapes may be one sample.
+        All files that are joined. If there are many files with equal shapes, each may be one sample.
 
     Raises
     ------
     MupError
-        If array or axis are not clear; the message lists what there is and the line to write.
+        If an array or axis is ambiguous. The message lists the arrays and suggests the options to pass.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     fields: dict[str, Variable] = {}
     in_time = any(TIME in words[key] for key in outputs)
     for key in inputs:
-        if not (in_time and key in outputs):  # their earlier frames are the input anyway
+        if not (in_time and key in outputs):  # earlier frames of the output are already the input
             fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
         fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
@@ -77,7 +77,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
 
 
 def _held(raw: Dataset) -> str:
-    """Return the arrays of a file, for a message."""
+    """Return a list of the arrays in a file, for a message."""
     found = []
     for key, variable in raw.variables.items():
         names = () if _is_unnamed(variable) else variable.dims
@@ -91,7 +91,7 @@ def _is_unnamed(variable: Variable) -> bool:
 
 
 def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the keys of input and output: the user's, or x and y, or the only field."""
+    """Return the keys of the input and output: those of the user, x and y, or the only field."""
     x, y = read.get("x"), read.get("y")
     wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
     if x is None and y is None:
@@ -100,13 +100,13 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
         for key in _split_keys(raw, x):
-            _array(raw, key)  # raises an error for a key that is not there
+            _array(raw, key)  # raises an error for an unknown key
         raise MupError(f"It is unclear which array is the input and which is the output. {_advice(raw, wide)}")
     return _split_keys(raw, x), _split_keys(raw, y)
 
 
 def _split_keys(raw: Dataset, text: str | None) -> list[str]:
-    """Return the keys that a plus joins. A key of the file may have a plus itself, such as "H+" in "H++u"."""
+    """Split keys that are joined by a plus sign. A key itself may contain one, such as "H+" in "H++u"."""
     found: list[str] = []
     rest = (text or "").split("+") if text else []
     while rest:
@@ -117,7 +117,7 @@ def _split_keys(raw: Dataset, text: str | None) -> list[str]:
 
 
 def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
-    """Return whether an array beside x and y may be the field, so that x and y may only be its grid."""
+    """Return whether an array other than x and y may be the field. In that case x and y may only be its grid."""
     x, y, other = (raw[name].variable for name in (*pair, key))
     if key in pair or y.ndim < 2 or other.size > max(x.size, y.size):
         return key not in pair
@@ -129,7 +129,7 @@ def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
 
 
 def _advice(raw: Dataset, wide: Sequence[str]) -> str:
-    """Return the lines that name keys; the output may be the last of the largest arrays."""
+    """Return a suggestion of keys. It assumes that the output is the last of the largest arrays."""
     if not wide:
         return "No array has two or more axes."
     *others, y = sorted(wide, key=lambda key: raw[key].size)
@@ -140,23 +140,23 @@ def _advice(raw: Dataset, wide: Sequence[str]) -> str:
 
 
 def _array(raw: Dataset, key: str) -> Variable:
-    """Return the variable of a key."""
+    """Return the variable with a key."""
     if key not in raw.variables:
         raise MupError(f"Unknown key {key!r}: {nearest(key, list(raw.variables))}")
     return raw[key].variable
 
 
 def _labels(raw: Dataset, variable: Variable) -> list[str]:
-    """Return the names of channels, where the file has a coordinate of channels."""
+    """Return the channel names if the file has a coordinate for the channel axis."""
     own = [dim for dim in variable.dims if usual_word(dim) == CHANNEL and dim in raw.coords]
     labels = raw[own[0]].values.tolist() if len(own) == 1 else []
     return [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
 
 
 def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:
-    """Return the coordinates of axes: arrays that have the name of one, and those that the file ties to them.
+    """Return the coordinates of the axes: arrays named after an axis, and arrays that the file assigns to one.
 
-    Coordinates in the group of a field come first, then those in the groups above, then all others in the file's order.
+    Coordinates in the group of a field come first, followed by those in its parent groups and then all others in file order.
     """
     found: dict[str, np.ndarray] = {}
     groups = {key.rpartition("/")[0] for key in arrays}
@@ -179,7 +179,7 @@ def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) ->
 def _words_of(
     raw: Dataset, arrays: Variables, outputs: Sequence[str], read: Mapping[str, Any], group: Sequence[Dataset]
 ) -> dict[str, Words]:
-    """Return a word for each axis of each array: the user's, the file's, or those of the only reading."""
+    """Return a name for each axis of each array, from the user, the file or the only possible interpretation."""
     dims = read.get("dims")
     in_time = len(outputs) == len(arrays)
     if isinstance(dims, Mapping) and (wrong := dims.keys() - arrays.keys() - raw.variables.keys()):
@@ -200,16 +200,16 @@ def _words_of(
 
 
 def _said(variable: Variable, dims: Any) -> Words:
-    """Return the words for the axes of an array that the user or the file gives; () without any."""
+    """Return the axis names that the user or the file gives for an array, or () if there are none."""
     if dims is None:
         return () if _is_unnamed(variable) else variable.dims
     words = tuple(dims.replace(",", " ").split() if isinstance(dims, str) else dims)
-    is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # of groups that are a sample each
+    is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # joined from one group per sample
     return (SAMPLE, *words) if is_joined else words
 
 
 def _fitted(key: str, variable: Variable, said: Words) -> Words:
-    """Return the words for an array from those for all: it may have no time, no channels, or one number per sample."""
+    """Return the names of an array's own axes. It may lack time or channels, or have only one number per sample."""
     own = tuple(usual_word(str(word)) for word in said)
     ways = [tuple(word for word in own if word not in left) for left in ((), (TIME,), (CHANNEL,), (TIME, CHANNEL))]
     fitting = [way for way in (*ways, (SAMPLE,)) if len(way) == variable.ndim]
@@ -226,15 +226,15 @@ def _fitted(key: str, variable: Variable, said: Words) -> Words:
     return fitting[0]
 
 
-# The readings of axes without names that agree with all lengths
+# Interpretations of unnamed axes that agree with all lengths
 
 
 def _only_reading(
     arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], group: Sequence[Dataset], read: Mapping[str, Any]
 ) -> dict[str, Words]:
-    """Return the words for the axes of each array in the only reading that agrees with all lengths.
+    """Return the axis names of each array in the only interpretation that agrees with all lengths.
 
-    Samples come first. For a state in time, the first axis may also be that of the time.
+    The sample axis comes first. For a state that evolves in time, the first axis may also be time.
 
     Parameters
     ----------
@@ -242,21 +242,21 @@ def _only_reading(
     outputs : sequence of str
         Keys of the output.
     lengths : mapping of str to int
-        Axis → points of its coordinate.
+        Number of points in the coordinate of each axis.
     group : sequence of Dataset
-        All files that are joined. Each of many files with equal shapes may be one sample.
+        All files that are joined. If there are many files with equal shapes, each may be one sample.
     read : mapping
-        The options of the user.
+        Options passed by the user.
 
     Raises
     ------
     MupError
-        For no reading or several; the message lists them.
+        If there is no interpretation or more than one. The message lists them.
     """
     in_time = len(outputs) == len(arrays) or read.get("time_step") is not None
     one_each = len(group) >= _MANY and all(len({data[key].shape for data in group if key in data}) == 1 for key in arrays)
     leads: list[Words] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
-    shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of one shape have the same axes
+    shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
     fitting: list[dict[str, Words]] = []
     agreeing: list[dict[str, Words]] = []
@@ -268,7 +268,7 @@ def _only_reading(
             if all(more in (0, word == TIME) for word, more in known.items()):
                 agreeing.append(words)
     found = agreeing or fitting
-    # Arrays that are joined are a channel each, and arrays of one shape with equal axes are fields without channels.
+    # Joined arrays each become one channel. Arrays of the same shape with axes of equal length are fields without channels.
     wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
     is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
     if (len(arrays) > 2 or is_cube) and not in_time and not one_each:
@@ -279,13 +279,13 @@ def _only_reading(
 
 
 def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
-    """Give what the axes of an array may be; a first axis of one point may be a channel or one sample."""
+    """Yield the possible names for the axes of an array. A first axis of length 1 may be a channel or a sample."""
     names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
     n = variable.ndim
     if n > 1 and variable.shape[0] == 1 and names[0] is None:
         yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
         if () in leads:
-            return  # one sample or one channel give the same data
+            return  # a single sample and a single channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
     if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
@@ -295,14 +295,14 @@ def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
 
 
 def _grid_words(n_axes: int) -> Iterator[Words]:
-    """Give the words for so many axes: axes of the grid (an array may have fewer than others), or channels first or last."""
+    """Yield the possible names of ``n_axes`` axes: a subset of the grid axes, or the grid with channels first or last."""
     yield from combinations("xyz", max(0, n_axes))
     yield (CHANNEL, *"xyz"[: n_axes - 1])
     yield (*"xyz"[: n_axes - 1], CHANNEL)
 
 
 def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str], in_time: bool) -> dict[str, int]:
-    """Return the points along each axis where a reading gives all fields one grid and, perhaps, times; else nothing."""
+    """Return the length of each axis if an interpretation gives all fields the same grid and times, else an empty dict."""
     pairs = {pair for key, own in words.items() for pair in zip(own, arrays[key].shape, strict=True)}
     channels = [points for word, points in pairs if word == CHANNEL]
     sizes = {word: points for word, points in pairs if word != CHANNEL}
@@ -318,7 +318,7 @@ def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str]
 
 
 def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Mapping[str, Any], in_time: bool) -> str:
-    """Return the sentence that asks for a reading, with the lines to write."""
+    """Return a message that asks for the axis names and suggests the options to pass."""
     lines: list[Any] = []
     for words in sorted(found, key=lambda words: len({frozenset(filter(is_space, own)) for own in words.values()})):
         texts = {key: " ".join(own) for key, own in words.items()}

@@ -1,4 +1,4 @@
-"""Batches of pairs of fields, in memory or in files. Many pairs in files are read in one go."""
+"""Batches of pairs of fields, in memory or in files. Pairs in files are read many at a time."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,41 +11,41 @@ from torch.utils.data import Dataset
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import numpy_of
 
-SOME = 256  # samples that stand for all, for example in a spectrum,
-_MANY = 2**24  # or fewer, so that they are no more numbers than this
-_CHUNK = 64  # samples that are read at once in a pass over all,
-_MUCH = 2**23  # or fewer, likewise
-BLOCK = 2**20  # numbers of a block of pairs that follow each other in a file: 4 MB
-WINDOW = 2**25  # numbers of a window of blocks, which is read in one go: 128 MB
+SOME = 256  # maximum number of samples that represent the whole data set, for example in a spectrum
+_MANY = 2**24  # maximum number of values in these samples
+_CHUNK = 64  # maximum number of samples that are read at once in a pass over all samples
+_MUCH = 2**23  # maximum number of values in these samples
+BLOCK = 2**20  # number of values in a block of consecutive pairs in a file (4 MB)
+WINDOW = 2**25  # number of values in a window of blocks, which is read at once (128 MB)
 
 
 def chunks_of(*fields: Any) -> Iterator[range]:
-    """Give the numbers of all samples, some dozen MB at a time."""
+    """Return the indices of all samples, in chunks of a few dozen MB."""
     every, size = range(len(fields[0])), max(1, min(_CHUNK, _MUCH // _numbers(*fields)))
     return (every[start : start + size] for start in every[::size])
 
 
 def spread(values: Any) -> range:
-    """Return the numbers of some hundred samples with equal distances; fewer where one is large, but two."""
+    """Return the indices of a few hundred evenly spaced samples; fewer if samples are large, but at least two."""
     some = max(2, min(SOME, _MANY // _numbers(values)))
     return range(0, len(values), -(-len(values) // some))
 
 
 def _numbers(*fields: Any) -> int:
-    """Return how many numbers a sample has."""
+    """Return the number of values in one sample."""
     return sum(math.prod(values.shape[1:]) for values in fields)
 
 
 class PairBatches(Dataset):
-    """Pairs of fields, indexed by the numbers of a batch.
+    """Pairs of fields, indexed by the sample indices of a batch.
 
     Parameters
     ----------
     x, y : tensor or LazyField
     steps : int, default 1
-        Over several steps, only pairs with as many after them in their trajectory count.
+        Number of steps in a rollout. Only pairs that are followed by enough pairs in their trajectory are used.
     lengths : sequence of int
-        Pairs of each trajectory.
+        Number of pairs in each trajectory.
     """
 
     def __init__(self, x: Any, y: Any, steps: int = 1, lengths: Sequence[int] = ()) -> None:
@@ -63,18 +63,18 @@ class PairBatches(Dataset):
 
 
 class BlockLoader:
-    """Batches of pairs in files: each pair once an epoch, nearly in the order of the files.
+    """Load batches of pairs from files. Each epoch uses every pair once, in approximately the order of the files.
 
-    The blocks come in a random order if a generator is given. A window of blocks is read in one go, and batches are drawn at
-    random from it. A window has 128 MB, and a block has 4 MB or two chunks of the file. Only the state of the generator
-    before an epoch decides the order.
+    With a generator, blocks of pairs are shuffled. A window of several blocks is read at once, and batches are drawn from it
+    at random. A window has 128 MB, and a block has 4 MB or two chunks of the file. The order depends only on the state of
+    the generator before the epoch.
 
     Parameters
     ----------
     pairs : PairBatches
     batch_size : int
     generator : torch.Generator, optional
-        None for the stored order.
+        Source of the random order. If None, the pairs keep the stored order.
     """
 
     def __init__(self, pairs: PairBatches, batch_size: int, generator: torch.Generator | None = None) -> None:
@@ -87,7 +87,7 @@ class BlockLoader:
         return -(-len(self.pairs) // self.batch_size)
 
     def order(self) -> torch.Tensor:
-        """Return the numbers of all pairs in the order of the next epoch."""
+        """Return the indices of all pairs in the order of the next epoch."""
         order = torch.arange(len(self.pairs))
         if self.generator is None:
             return order
@@ -105,13 +105,13 @@ class BlockLoader:
 
 
 def _batch(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, torch.Tensor]:
-    """Return a batch. The channels of ``y`` are those of all steps; the fields of the first step come first."""
+    """Return a batch from fields whose ``y`` has all steps as channels. In the batch, the first step comes first."""
     return {"x": x.float(), "y": y.unflatten(1, (steps, -1)).transpose(0, 1).flatten(0, 1).float()}
 
 
 def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
-    """Return pairs of these numbers; over several steps, the ``y`` of the first step come first."""
-    if hasattr(x, "pairs"):  # they are in files, where one reading serves both
+    """Return the pairs with these indices. For several steps, the ``y`` of the first step comes first."""
+    if hasattr(x, "pairs"):  # for pairs in files, a single read returns both fields
         return _batch(*x.pairs.read(numbers, (0, 1), steps), steps)
     ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
     return {"x": x[numbers], "y": y[ahead]}
@@ -138,9 +138,9 @@ class MappedLoader:
 
 
 def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Fill NaN in x and y. Add a channel to x and a "mask" to the batch that are 1 where values are known, else 0.
+    """Fill NaN in x and y. Add a channel to x and a "mask" to the batch, which are 1 where values are known and else 0.
 
-    Raise MupError where a channel of y has no known value in a sample, so that its relative error is 0/0.
+    Raise MupError if a channel of y has no known value in a sample, since its relative error would be 0/0.
     """
     x, y = batch["x"], batch["y"]
     mask = torch.isfinite(y)
@@ -154,14 +154,14 @@ def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> d
 
 
 def with_mask(x: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
-    """Fill NaN in an input with a value for each channel, and add the channel of the mask.
+    """Replace NaN in an input by a value for each channel, and append the mask as a channel.
 
     Parameters
     ----------
     x : torch.Tensor
-        Of shape ``(n, channels, *grid)``.
+        Input of shape ``(n, channels, *grid)``.
     fill : torch.Tensor
-        Of shape ``(1, channels, 1, …)``. Further channels, such as that of the mask in a processor's mean, are ignored.
+        Values of shape ``(1, channels, 1, …)``. Additional channels, such as that of a mask, are ignored.
     """
     known = torch.isfinite(x)
     filled = torch.where(known, x, fill[:, : x.shape[1]].to(x))
@@ -169,15 +169,15 @@ def with_mask(x: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
 
 
 def as_tensor(name: str, values: Any) -> torch.Tensor:
-    """Return an array of numbers as a tensor; raise MupError for anything else.
+    """Return a numeric array as a tensor, and raise MupError for anything else.
 
-    torch has neither the byte order of other machines nor strides below 0.
+    The array is copied if necessary, since torch supports neither foreign byte orders nor negative strides.
     """
     if isinstance(values, torch.Tensor) and values.layout == torch.strided:
         return values.detach()
     try:
         values = np.asarray(numpy_of(values))
-    except ValueError as error:  # lists of different lengths
+    except ValueError as error:  # nested lists of different lengths
         raise MupError(f"{name} cannot be converted to an array: {error}") from None
     if values.dtype.kind not in "biufc" or values.dtype.itemsize > (16 if values.dtype.kind == "c" else 8):
         raise MupError(f"{name} must be an array with a dtype that torch supports, such as float64, but got {values.dtype}.")
@@ -185,7 +185,7 @@ def as_tensor(name: str, values: Any) -> torch.Tensor:
 
 
 def advanced(x: torch.Tensor, prediction: torch.Tensor, history: int, beside: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the input a step later: the prediction replaces the oldest frame. Other channels are those of ``beside``."""
+    """Return the input of the next step: the prediction replaces the oldest frame. Other channels come from ``beside``."""
     frames, channels = x[:, : history * prediction.shape[1]], prediction.shape[1]
     rest = (x if beside is None else beside)[:, frames.shape[1] :]
     return torch.cat([frames[:, channels:], prediction, rest], dim=1)

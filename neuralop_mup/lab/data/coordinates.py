@@ -1,4 +1,4 @@
-"""Checks of coordinates: an FNO takes grids and times as evenly spaced."""
+"""Checks of coordinates, since an FNO treats grids and times as evenly spaced."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ STEP = "input:time step"
 
 
 def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | None = 1) -> list[Dataset]:
-    """Raise MupError for uneven grids and times, warn about others, and add time steps that differ as an input.
+    """Raise MupError for uneven grids and times, warn about latitudes and repeated endpoints, and add varying spacings.
 
     Parameters
     ----------
     parts : sequence of Dataset
     uneven : {"error", "ignore", "channel"}
-        "channel": the time to the output is an input.
+        "channel" adds the time from each frame to its output as an input.
     step : int or "last", default 1
-        Frames from input to output. The last frame of a trajectory needs no even times.
+        Number of frames from input to output. With "last", times need not be evenly spaced.
     """
     stride = 0 if step == "last" else int(step or 1)
     as_channel = uneven == "channel" and stride > 0
@@ -56,12 +56,12 @@ def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | 
 
 
 def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:
-    """Add the step in time, or the length of an axis of the grid, as an input where it differs between files.
+    """Add the time step, or the length of a grid axis, as an input if it differs between files.
 
-    A split may have another resolution, so lengths are compared between files with the same number of points.
+    Splits may differ in resolution, so lengths are compared only between files with the same number of points.
     """
     points = [1 if dim == TIME else data.sizes[dim] for data in parts]
-    usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the distance in the first file of each resolution
+    usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the spacing in the first file of each resolution
     if None in gaps or np.allclose(gaps, [usual[n] for n in points], rtol=1e-3, atol=0):
         return list(parts)
     name = "time step" if dim == TIME else f"{dim} length"
@@ -74,7 +74,7 @@ def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | Non
 
 
 def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
-    """Return the distance of the points of an axis, if the file has it; raise MupError where it varies."""
+    """Return the spacing of the points along an axis, or None if unknown. Raise MupError if it varies."""
     if dim not in data.coords or data.sizes[dim] < 2 or data[dim].dtype.kind not in "biufmM":
         return None
     points = data[dim].values.astype(float)
@@ -105,7 +105,7 @@ def _with_steps(data: Dataset, stride: int) -> Dataset:
 
 
 def _warn_of_ends(data: Dataset, dim: str) -> None:
-    """Warn if the last point of an axis repeats the first one. A boundary value that never varies is not a repetition."""
+    """Warn if the last point of an axis repeats the first one. A constant boundary value does not count as a repetition."""
     (key, variable), *_ = fields_of(data, "output").items()
     if dim not in variable.dims:
         return

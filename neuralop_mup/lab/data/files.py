@@ -1,4 +1,4 @@
-"""Files that a path, a folder or a pattern stands for, and the splits of files and samples."""
+"""Resolution of paths, folders and patterns to files, and the splits of files and samples."""
 
 import difflib
 import glob
@@ -12,28 +12,28 @@ import numpy as np
 
 from neuralop_mup.errors import MupError, nearest
 
-#: Suffixes of the files that :mod:`neuralop_mup.lab.data.readers` reads.
+#: File suffixes that :mod:`neuralop_mup.lab.data.readers` supports.
 SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".h5", ".hdf5", ".mat", ".nc", ".nc4", ".zarr")
-#: Words for a split, as a key or in the name of a file or folder.
+#: Words that identify a split, either as a key or in the name of a file or folder.
 SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 SPLITS = ("train", "val", "test")
-ONLY_KEY = "data"  # the key of an array that has no name
-_SHOWN = 12  # names in a message
+ONLY_KEY = "data"  # key of an array without a name
+_SHOWN = 12  # maximum number of names in a message
 _INPUT_WORDS = ("x", "in", "input", "inputs")
 _ROLE_WORD = re.compile(r"(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-z])", re.I)
 
 
 def is_readable(path: Path) -> bool:
-    """Return whether a file can be read here, by its suffix. Hidden files, such as those of macOS, are no data."""
+    """Return whether a file has a suffix that can be read. Hidden files, such as those of macOS, are not data."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def readable_in(path: Path) -> list[Path]:
-    """Return the path of a file that can be read, or those in a folder and its subfolders, in order."""
+    """Return the path itself if it is a readable file, or the readable files in a folder and its subfolders, in order."""
     if is_readable(path):
         return [path]
     is_folder = path.is_dir() and not path.name.startswith(".")
@@ -43,18 +43,18 @@ def readable_in(path: Path) -> list[Path]:
 
 
 def similar_names(path: str | Path) -> list[str]:
-    """Return the names of files and folders beside a missing path that are most similar to its own."""
+    """Return the names of files and folders next to a missing path that are most similar to its name."""
     names = [other.name for other in Path(path).parent.glob("[!.]*") if other.is_dir() or is_readable(other)]
     return difflib.get_close_matches(Path(path).name, names, _SHOWN, cutoff=0)
 
 
 def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
-    """Return the files that paths, folders and patterns such as ``"runs/*.h5"`` stand for.
+    """Return the files specified by paths, folders and patterns such as ``"runs/*.h5"``.
 
     Raises
     ------
     MupError
-        If a path does not exist or cannot be read here, or if no file remains.
+        If a path does not exist or has an unsupported type, or if there are no files.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def _check_file(path: Path) -> None:
 
 
 def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
-    """Return files by the split that their names or folders say, and under "all" where these do not differ."""
+    """Return files by the split that their names or folders indicate, or under "all" if these do not distinguish splits."""
     files = files_of(given)
     folder = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()
     is_folder = isinstance(given, (str, Path)) and folder.is_dir() and not is_readable(folder)
@@ -111,9 +111,9 @@ def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
 
 
 def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> list[str | None]:
-    """Return the split that the names of each group of files say: one, and None for none or several.
+    """Return the split that the names of each group of files indicate, or None if they indicate none or several.
 
-    Only that part of their paths counts which is below a folder, or which differs between them.
+    Only the part of each path below ``folder`` is considered, or else the part below their common folder.
     """
     paths = [[os.path.abspath(file) for file in group] for group in groups]
     common = folder or os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
@@ -126,9 +126,10 @@ def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> l
 
 
 def role_of(path: str | Path) -> tuple[str, str]:
-    """Return the name without its last word for input or output, and the role "x", "y" or "" that this word means.
+    """Return the name without its last input or output word, and the role that this word indicates: "x", "y" or "".
 
-    Input and output have the same name otherwise: x_train.npy and y_train.npy, or inputs/7.npy and outputs/7.npy.
+    The rest of the name is the same for the input and the output, as in x_train.npy and y_train.npy, or inputs/7.npy and
+    outputs/7.npy.
     """
     *_, last = [None, *_ROLE_WORD.finditer(str(path))]
     if last is None:
@@ -137,7 +138,7 @@ def role_of(path: str | Path) -> tuple[str, str]:
 
 
 def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts by split. Without "val", "train" is called "all" and divided further."""
+    """Return the parts by split. Without "val", "train" is renamed to "all" and divided later."""
     found = {SPLIT_WORDS.get(str(name).lower(), name): part for name, part in given.items()}
     if wrong := [name for name in found if name not in (*SPLITS, "all")]:
         raise MupError(f"Unknown split {wrong[0]!r} in data: {nearest(str(wrong[0]), SPLITS)}")
@@ -148,17 +149,18 @@ def by_split(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool) -> dict[str, np.ndarray]:
-    """Return the numbers of the samples of each split that is not known, in ascending order.
+    """Return the sample indices of each split that does not exist yet, in ascending order.
 
     Parameters
     ----------
     n : int
+        Number of samples.
     split : sequence of float
-        Shares of train, val and test, or counts: whole numbers.
+        Fractions for train, val and test, or counts if all are integers.
     known : mapping
-        The splits that exist.
+        Splits that already exist.
     shuffle : bool
-        Whether they are drawn at random, the same in every run.
+        Whether to draw the samples at random, in the same way in every run.
     """
     wanted = {name: share for name, share in zip(SPLITS, split, strict=True) if name not in known}
     if is_counts(split):
@@ -171,13 +173,13 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
             f"The training data has {n} samples, but split = {tuple(split)} requires more for {', '.join(wanted)}. Use "
             "smaller splits or more data."
         )
-    # RandomState's numbers are the same in every version of NumPy.
+    # RandomState generates the same numbers in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
     ends = np.cumsum([0, *counts.values()])
-    # A file that is read batch by batch is read from its beginning to its end.
+    # Indices are sorted, so a file that is loaded batch by batch is read from beginning to end.
     return {name: np.sort(order[a:b]) for name, a, b in zip(counts, ends, ends[1:], strict=False)}
 
 
 def is_counts(split: Sequence[float]) -> bool:
-    """Return whether a split is given by counts of samples."""
+    """Return whether a split is specified by numbers of samples."""
     return all(isinstance(count, int) and not isinstance(count, bool) for count in split)

@@ -1,6 +1,7 @@
-"""Formats of the field. Files of these need no keys and no words for axes.
+"""Well-known data formats. Files in these formats need neither keys nor axis names.
 
-A format looks at what a file holds and returns its fields, or nothing where the file is of another kind.
+Each format is a function that inspects the contents of a file and returns its fields, or nothing if the file has a different
+format.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +17,15 @@ from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.files import SPLIT_WORDS
 from neuralop_mup.lab.data.roles import assemble, field, fields_of, grid_of
 
-_SCALARS = "scalars"  # attribute: the names of the parameters of the equation
-_PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # of PDEBench's files
+_SCALARS = "scalars"  # attribute with the names of the equation parameters
+_PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # equation parameters in PDEBench files
 
-#: Outputs, inputs and coordinates by their keys, with a word for each axis. The axis "one" has one point.
+#: Outputs, inputs and coordinates by key, with a name for each axis. The axis "one" has a single point.
 Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 
 
 def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
-    """Return the fields of a file in the first layout that has its keys and axes; None for another file."""
+    """Return the fields of a file in the first layout that matches its keys and axes, or None if none matches."""
     for outputs, inputs, coords in layouts:
         words = {**inputs, **outputs}
         shapes = {key: getattr(data.get(key), "shape", ()) for key in words}
@@ -34,17 +35,17 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
         dims = {key: text.replace("one", CHANNEL) for key, text in words.items()}
         try:
             found = with_roles(data, {"x": "+".join(inputs), "y": "+".join(outputs), "dims": dims})
-        except MupError:  # the arrays do not fit on one grid
+        except MupError:  # the arrays do not share one grid
             continue
         if all(key in data.variables and axis in found.coords for key, axis in coords.items()):
-            least = len(grid_of(found)) + 1  # axes of a field that is constant in time
+            least = len(grid_of(found)) + 1  # number of axes of a field that is constant in time
             wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
             return found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])
     return None
 
 
 def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
-    """Add numbers, one or one a sample, as inputs."""
+    """Add scalars as inputs. Each is a single number or has one number per sample."""
     made = {}
     for name, numbers in values.items():
         numbers = np.asarray(numbers, np.float32)
@@ -56,7 +57,7 @@ def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
 
 
 def _the_well(data: Dataset) -> list[Dataset]:
-    """Read as github.com/PolymathicAI/the_well specifies: groups of scalar, vector and tensor fields, with absent axes."""
+    """Read the format of github.com/PolymathicAI/the_well: groups of scalar, vector and tensor fields that may lack axes."""
     attrs, root = data.attrs, data.attrs.get("", {})
     if not {"dataset_name", "grid_type", "n_spatial_dims"} <= set(root) or "dimensions" not in attrs:
         return []
@@ -71,7 +72,7 @@ def _the_well(data: Dataset) -> list[Dataset]:
     for name in attrs.get("scalars", {}).get("field_names", ()):
         own, values = data[f"scalars/{name}"].attrs, data[f"scalars/{name}"].values.ravel()
         if own["time_varying"]:
-            left.append(name)  # it may be a result of what is to be predicted
+            left.append(name)  # it may depend on the fields to predict
         else:
             scalars[name] = values if own["sample_varying"] else values[0]
     keys = {axis: f"dimensions/{axis}" for axis in (TIME, *spaces)}
@@ -80,10 +81,10 @@ def _the_well(data: Dataset) -> list[Dataset]:
 
 
 def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> dict[str, Variable]:
-    """Return a field with its axes.
+    """Return a field with named axes.
 
-    The specification omits axes along which it does not vary, while WellDataset writes them with one point. Tensors have two
-    axes or one for both.
+    The specification omits axes along which a field is constant, whereas WellDataset stores them with one point. The
+    components of a tensor are stored along two axes or along a single one.
     """
     variable = data[f"t{order}_fields/{name}"].variable
     says, shape = variable.attrs, variable.shape
@@ -120,7 +121,7 @@ _PDEBENCH: tuple[Layout, ...] = (
 
 
 def _pdebench(data: Dataset) -> list[Dataset]:
-    """Read pdebench/PDEBench: arrays of samples, or a group a sample; parameters of the equation are attributes."""
+    """Read the format of pdebench/PDEBench: arrays of samples or one group per sample, with parameters as attributes."""
     found, attrs = _first(_PDEBENCH, data), data.attrs.get("", {})
     if found is None or set(found.attrs["left"]) - set(_COORDINATES):
         return []
@@ -134,7 +135,7 @@ _PDEARENA: tuple[Layout, ...] = (
 
 
 def _pdearena(data: Dataset) -> list[Dataset]:
-    """Read pdearena/pdearena: groups train, valid and test, with parameters of the equation for each sample."""
+    """Read the format of pdearena/pdearena: groups train, valid and test, with equation parameters for each sample."""
     found = []
     for group in ("train", "valid", "test"):
         keys = [key for key in data.variables if key.startswith(f"{group}/")]
@@ -156,15 +157,16 @@ _FIRST_FNO: tuple[Layout, ...] = (
 
 
 def _first_fno(data: Dataset) -> list[Dataset]:
-    """Read data of arXiv:2010.08895: Burgers, Darcy, and Navier–Stokes with time last and the initial state beside it."""
+    """Read the data of arXiv:2010.08895: Burgers, Darcy, and Navier–Stokes with time last and a separate initial state."""
     found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else None
     if found is None:
         return []
-    # The initial state is the first frame's input already.
+    # The initial state is already the first frame of the input.
     return [found.drop_vars("input:a").assign_attrs(left=["a"]) if TIME in found.dims else found]
 
 
-#: Name → function from what a file holds to its fields, one Dataset for each split in the file; none for other files.
+#: Functions that extract the fields from a file's contents, by format name. Each returns one Dataset for each split in the
+#: file, or an empty list if the file has a different format.
 FORMATS: dict[str, Callable[[Dataset], list[Dataset]]] = {
     "The Well": _the_well,
     "PDEBench": _pdebench,
@@ -174,22 +176,24 @@ FORMATS: dict[str, Callable[[Dataset], list[Dataset]]] = {
 
 
 def with_format(files: Mapping[str, Sequence[Dataset]], name: str | None = None) -> dict[str, list[Dataset]]:
-    """Return the fields of files of a format that has a name, by split.
+    """Return the fields of files in a well-known format, by split.
 
     Parameters
     ----------
     files : mapping
-        "all", "train", "val" or "test" → what the files for it hold.
+        Contents of the files for each split: "all", "train", "val" or "test".
+    name : str, optional
+        Name of the format. By default, it is determined from the first file.
 
     Returns
     -------
     dict
-        Split → Datasets with roles; empty where the files are of no known format.
+        Datasets with roles for each split. Empty if the files have no known format.
 
     Raises
     ------
     MupError
-        For files that do not agree, and for a file that is not of the first one's format.
+        If a file violates its format or has a different format than the first file.
 
     Examples
     --------
@@ -233,7 +237,7 @@ def _read_as(name: str, data: Dataset) -> list[Dataset]:
 
 
 def _varying_scalars(found: Mapping[str, Sequence[Dataset]]) -> dict[str, list[Dataset]]:
-    """Leave out parameters of the equation that are equal in all samples: they tell a model nothing."""
+    """Omit equation parameters that are equal in all samples, since they carry no information."""
     values: dict[str, set[float]] = {}
     for data in (data for group in found.values() for data in group):
         for name in data.attrs.get(_SCALARS, ()):
@@ -243,7 +247,7 @@ def _varying_scalars(found: Mapping[str, Sequence[Dataset]]) -> dict[str, list[D
 
 
 def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
-    """Return PDEBench's own test part: the first tenth of each array, the last tenth of samples that are groups."""
+    """Return PDEBench's own test split: the first tenth of each array, or the last tenth if each sample is a group."""
     found: dict[str, list[Dataset]] = {"train": [], "test": []}
     for data in parts:
         n = data.sizes[SAMPLE]

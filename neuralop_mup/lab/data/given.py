@@ -1,6 +1,6 @@
-"""Data in the forms that people have it: files, arrays, data sets, loaders, or a function that returns one of these.
+"""Data sources from files, arrays, data sets, loaders, or a function that returns one of these.
 
-A source has ``load()``, which returns :class:`ProblemData` or :class:`Loaders`. Other processes get the source.
+The ``load()`` method of a source returns :class:`ProblemData` or :class:`Loaders`. Worker processes receive the source.
 """
 
 import mmap
@@ -24,19 +24,19 @@ from neuralop_mup.lab.problems.base import Problem
 _ARRAYS = (torch.Tensor, np.ndarray)
 _PATHS = (str, Path)
 _FORMS = (
-    "pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
+    "Pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
     "loaders, data sets or arrays (x, y), or a function that returns one of these"
 )
 
 
 class _Called:
-    """A function that every process calls, and that must return the same data each time.
+    """Data from a function. Every process calls it, and it must return the same data each time.
 
     Parameters
     ----------
     function : callable
     read : mapping
-        As for :func:`as_source`.
+        Options for reading files or arrays, as in :func:`as_source`.
     """
 
     def __init__(self, function: Callable[[], Any], read: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class _Called:
         self.title, self.readings = getattr(function, "__name__", "the given data"), {}
 
     def load(self) -> ProblemData | Loaders:
-        """Return the function's data; raise MupError if it differs from that of the first call."""
+        """Return the data from the function. Raise MupError if it differs from the data of the first call."""
         source = as_source(self.function(), self.read)
         data, self.readings = source.load(), getattr(source, "readings", {})
         digest = fingerprint(data)
@@ -58,7 +58,7 @@ class _Called:
 
 
 def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return how files are to be read; raise MupError for an option that does not exist."""
+    """Return the options for reading files. Raise MupError for an unknown option."""
     if not isinstance(read or {}, Mapping):
         raise MupError(f"read={read!r} must be a dict of options for reading files, such as {{'time_step': 1}}.")
     known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
@@ -71,19 +71,19 @@ def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def as_source(data: Any, read: Mapping[str, Any] | None = None) -> Any:
-    """Return data in any form as something that can be loaded.
+    """Return data of any accepted form as a source with a ``load()`` method.
 
     Parameters
     ----------
     data : Any
-        In one of the forms of :func:`neuralop_mup.tune`.
+        Data in one of the forms accepted by :func:`neuralop_mup.tune`.
     read : mapping, optional
-        How files or arrays are read: arguments of :class:`OwnData`.
+        Options for reading files or arrays: arguments of :class:`OwnData`.
 
     Raises
     ------
     MupError
-        For data in none of these forms, and for arrays that do not fit together.
+        If the data has none of these forms, or if its arrays do not fit together.
     """
     read = options_of(read)
     if callable(data) and not isinstance(data, Dataset):
@@ -113,7 +113,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None) -> Any:
 
 
 def _parts(data: Any) -> dict[str, Any]:
-    """Return what is given for train, val and test, or for all of them."""
+    """Return the parts given for train, val and test, or the whole data under "all"."""
     is_one = _arrays(data) is not None or (isinstance(data, list) and _all_are(data, _PATHS))
     if isinstance(data, Mapping) and not is_one:
         return dict(data)
@@ -122,10 +122,10 @@ def _parts(data: Any) -> dict[str, Any]:
     names = list(SPLITS[: len(data)])
     if len(data) == 2 and _all_are(data, _PATHS):
         (one, role), (other, other_role) = map(role_of, data)
-        if one == other and role != other_role:  # such as x.npy and y.npy: input and output, not two splits
+        if one == other and role != other_role:  # files such as x.npy and y.npy are input and output, not two splits
             return {"all": list(data)}
     if all(_all_are(part, _PATHS) for part in data):
-        # Files that are called test are never for validation.
+        # Files with "test" in their names are never used for validation.
         names = [word or name for word, name in zip(split_words(list(map(files_of, data))), names, strict=True)]
     if len(set(names)) < len(names):
         raise MupError(
@@ -136,7 +136,7 @@ def _parts(data: Any) -> dict[str, Any]:
 
 
 def _from_neuralop(data: Any) -> tuple[Any, Any]:
-    """Return training data and the first test data of neuralop's loaders and data sets, and their processor."""
+    """Return the training data and the first test data from neuralop's loaders and data sets, and their processor."""
     if hasattr(data, "train_db") and hasattr(data, "test_dbs"):
         data = (data.train_db, data.test_dbs, data.data_processor)
     is_triple = isinstance(data, tuple) and len(data) == 3 and isinstance(data[1], Mapping) and _arrays(data[1]) is None
@@ -147,7 +147,7 @@ def _from_neuralop(data: Any) -> tuple[Any, Any]:
 
 
 def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Divide a data set that is given for "all"; return the parts with what the report says of it."""
+    """Divide a data set given under "all". Return the parts and the report lines about the split."""
     parts = dict(parts)
     if "all" not in parts:
         return parts, {}
@@ -156,7 +156,7 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
     if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}; {_FORMS}. Without validation data, a validation "
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}. {_FORMS}. Without validation data, a validation "
             "split can be taken only from files, arrays and data sets."
         )
     order = draw(len(whole), OwnData.split, parts, shuffle=True)
@@ -166,18 +166,18 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether a value is of these kinds, or a sequence of such."""
+    """Return whether a value has one of these types or is a non-empty sequence of such values."""
     entries = value if isinstance(value, (tuple, list)) else [value]
     return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
 
 
 def _arrays(part: Any) -> dict[str, Any] | None:
-    """Return arrays by their keys, also those of xarray; None where the part is something else."""
+    """Return arrays by key, including those of xarray, or None if the part is not an array form."""
     if isinstance(part, _ARRAYS):
         part = {ONLY_KEY: part}
-    elif hasattr(part, "data_vars"):  # a Dataset of xarray
+    elif hasattr(part, "data_vars"):  # an xarray Dataset
         part = {key: part[key] for key in part.variables}
-    elif hasattr(part, "coords"):  # a DataArray
+    elif hasattr(part, "coords"):  # an xarray DataArray
         part = {part.name or ONLY_KEY: part, **{key: part[key] for key in part.coords if key in part.dims}}
     elif isinstance(part, (tuple, list)) and len(part) == 2:
         part = dict(zip("xy", part, strict=True))
@@ -189,7 +189,7 @@ def _arrays(part: Any) -> dict[str, Any] | None:
 
 
 def _pair_of_named(x: Any, y: Any) -> dict[str, Any]:
-    """Return a pair of DataArrays, whose axes may be called x and y, by other keys, with their coordinates."""
+    """Return a pair of DataArrays and their coordinates under keys that cannot conflict with axes named x and y."""
     coords: dict[str, Any] = {}
     for values in (x, y):
         for dim, at in getattr(values, "coords", {}).items():
@@ -203,7 +203,7 @@ def _pair_of_named(x: Any, y: Any) -> dict[str, Any]:
 
 
 def _kept(values: Any) -> Any:
-    """Return an array; one that is mapped from a file becomes one that each process maps while it reads."""
+    """Return an array. A memory-mapped array becomes a lazy one, which each process maps only while reading."""
     if type(values) is not np.memmap or not isinstance(values.base, mmap.mmap) or not values.flags.c_contiguous:
         return values
     from neuralop_mup.lab.data.arrays import flat_array

@@ -1,4 +1,4 @@
-"""Files that are open while somebody reads, and tensors as arrays."""
+"""Files that stay open while they are being read, and conversion of tensors to arrays."""
 
 import os
 import threading
@@ -11,11 +11,11 @@ import torch
 
 from neuralop_mup.errors import MupError
 
-GAP = 2**16  # bytes: reading a gap of this size takes less time than a second call
+GAP = 2**16  # size in bytes of a gap that is faster to read than to skip with a second call
 
 
 class _Open(threading.local):
-    """The open files of a thread, by function, path and process id: a handle must not go through a fork."""
+    """Open files of a thread, by function, path and process id, since a handle must not survive a fork."""
 
     def __init__(self) -> None:
         self.files: dict[tuple, Mapping[str, Any]] = {}
@@ -27,7 +27,7 @@ OPEN = _Open()
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Keep files open within the block and close them at its end: an open HDF5 file prevents others from writing it."""
+    """Keep files open within the block and close them at its end, since an open HDF5 file cannot be written by others."""
     OPEN.depth += 1
     try:
         yield
@@ -38,13 +38,13 @@ def reading() -> Iterator[None]:
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
-    """Return the size and the time of the last change of a file."""
+    """Return the size and the modification time of a file."""
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
 
 
 def numpy_of(values: Any) -> Any:
-    """Return a tensor as an array, bfloat16 as float32; leave arrays unchanged."""
+    """Return a tensor as an array, with bfloat16 converted to float32. Return arrays unchanged."""
     if not isinstance(values, torch.Tensor):
         return values
     if values.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""Several files as a list of Datasets: x.npy beside y.npy, or time steps that form one trajectory."""
+"""Combination of several files into Datasets: pairs such as x.npy and y.npy, or time steps of one trajectory."""
 
 import re
 from collections import defaultdict
@@ -27,16 +27,16 @@ from neuralop_mup.lab.data.readers import read_file
 
 
 def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) -> list[Dataset]:
-    """Return what files hold, as a list of Datasets.
+    """Return the contents of files as a list of Datasets.
 
     Parameters
     ----------
     files : sequence of str
-        Arrays in two files that their names call input and output, such as x.npy and y.npy, become one Dataset.
+        Files to read. Two files whose names mark them as input and output, such as x.npy and y.npy, become one Dataset.
     join : str, default "sample"
-        "time": each file is a time step, and the files of a folder are one trajectory.
+        With "time", each file is a time step, and the files in a folder form one trajectory.
     pair : bool, default True
-        Whether names of files may mean input and output. False where the user gives other keys.
+        Whether file names may indicate input and output. False if the user passes different keys.
 
     Examples
     --------
@@ -60,20 +60,20 @@ def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) ->
 
 
 def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
-    """Return two files of one array each, which their names call input and output, as one Dataset; others as they are."""
+    """Combine two files of one array each, named as input and output, into one Dataset. Return other files unchanged."""
     parts = [part for each in found.values() for part in each]
     arrays = {role_of(path)[1]: part.variables for path, part in zip(found, parts, strict=False)}
     if not len(parts) == len(found) == 2 or arrays.keys() != {"x", "y"} or any(len(held) != 1 for held in arrays.values()):
         return parts
     values = {role: next(iter(held.values())) for role, held in sorted(arrays.items())}
-    if max(each.ndim for each in values.values()) < 2:  # two coordinates are no fields
+    if max(each.ndim for each in values.values()) < 2:  # two coordinates are not fields
         return parts
     file = " and ".join(map(str, found))
     return [dataset_of({role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}, file)]
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
-    """Join files of one or more time steps each, in the order of their times or of the numbers in their names."""
+    """Join files that contain one or more time steps each, ordered by their times or by the numbers in their names."""
     steps = [
         (path, place, step)
         for path, parts in found.items()
@@ -109,12 +109,12 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
 
 
 def _is_time(step: Dataset, key: Any) -> bool:
-    """Return whether an array of a step is its time."""
+    """Return whether an array in a step is the time of that step."""
     return coordinate_word(key) == TIME or usual_word(str(key)) == TIME and step[key].ndim == 0
 
 
 def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
-    """Return the time steps of a file: one, or those along its axis of time."""
+    """Return the time steps in a file: a single one, or those along its time axis."""
     dims = [dim for dim in data.dims if usual_word(str(dim)) == TIME]
     long = [dim for dim in dims if data.sizes[dim] != 1]
     times = [key for key, v in data.variables.items() if coordinate_word(str(key)) == TIME and v.ndim == 1 and v.size > 1]
@@ -128,7 +128,7 @@ def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
 
 
 def _times_of(steps: Sequence[Dataset]) -> list[float]:
-    """Return the time of each step; nothing if there are none, or if all are equal, such as that of a forecast's start."""
+    """Return the time of each step. Empty if there are no times, or if all are equal, such as the start of a forecast."""
     for key in filter(partial(_is_time, steps[0]), steps[0].variables):
         if all(key in step and step[key].size == 1 and step[key].dtype.kind in "biuf" for step in steps):
             units = {str(step[key].attrs.get("units")) for step in steps}
@@ -144,6 +144,6 @@ def _times_of(steps: Sequence[Dataset]) -> list[float]:
 
 
 def _are_decimals(texts: Sequence[Sequence[str]]) -> bool:
-    """Return whether numbers with a point are decimal numbers; those of names such as run1.9 and run1.10 are not."""
+    """Return whether numbers with a point are decimal numbers, unlike those in the names run1.9 and run1.10."""
     digits = {text.partition(".")[2] for own in texts for text in own if "." in text}
     return len(set(map(len, digits))) < 2 or not any(re.search(r"\d0$", after) for after in digits)

@@ -1,4 +1,4 @@
-"""Data from loaders or data sets of the user, batch by batch."""
+"""Data from the user's loaders or data sets, batch by batch."""
 
 import copy
 import uuid
@@ -15,7 +15,7 @@ from neuralop_mup.lab.data.problem_data import Splits
 
 
 def _as_dict(batch: Any) -> Mapping[str, Any]:
-    """Return a batch or a sample as a dict with "x" and "y"; raise MupError for other forms."""
+    """Return a batch or a sample as a dict with "x" and "y". Raise MupError for other forms."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2 and all(map(torch.is_tensor, batch)):
         batch = dict(zip("xy", batch, strict=True))
     if not isinstance(batch, Mapping) or not {"x", "y"} <= set(batch):
@@ -28,16 +28,16 @@ def _as_dict(batch: Any) -> Mapping[str, Any]:
 
 
 class Loaders(Splits):
-    """Data from loaders or data sets of the user. It is not normalized.
+    """Data from the user's loaders or data sets. It is not normalized.
 
     Parameters
     ----------
     parts : mapping of str to DataLoader, Dataset or iterable of batches
-        "train", "val" and perhaps "test".
+        Data for "train", "val" and optionally "test".
     processor : neuralop DataProcessor, optional
-        The processor that comes with the data, if there is one.
+        Data processor that belongs to the data.
     readings : mapping of str to str
-        Lines of the report about the data, by topic.
+        Report lines about the data, by topic.
     """
 
     def __init__(self, parts: Mapping[str, Any], processor: Any = None, readings: Mapping[str, str] | None = None) -> None:
@@ -52,7 +52,7 @@ class Loaders(Splits):
                 raise MupError(f"The {name} data is empty. Provide samples, or omit this split.")
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Return the training loader and the others, by name; ``batch_size`` and ``seed`` are for data sets."""
+        """Return the training loader and a dict of the others. ``batch_size`` and ``seed`` apply only to data sets."""
         order, made = torch.Generator().manual_seed(int(seed)), {}
         for name, part in self.parts.items():
             if isinstance(part, Dataset):
@@ -62,11 +62,11 @@ class Loaders(Splits):
         return made.pop("train"), made
 
     def processor(self) -> Any:
-        """Return the processor that comes with the data, else None: the units of the batches are unknown."""
+        """Return the data processor that belongs to the data. Without one, return None, since the units are unknown."""
         return copy.deepcopy(self._processor)
 
     def sample(self) -> dict[str, Any]:
-        """Return some hundred samples of a data set, or the first batch of a loader."""
+        """Return up to a few hundred samples from a data set, or the first batch from a loader."""
         part = self.parts["train"]
         first = next(_epoch(self.loaders(SOME, 0)[0] if isinstance(part, Dataset) else part), None)
         if first is None:
@@ -74,16 +74,16 @@ class Loaders(Splits):
         return dict(first)
 
     def counts(self) -> dict[str, int | None]:
-        """Return the number of samples of each split; None for a loader, which may repeat or omit samples."""
+        """Return the number of samples in each split, or None for a loader, since it may repeat or omit samples."""
         return {name: len(part) if isinstance(part, Dataset) else None for name, part in self.parts.items()}
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """Return an epoch of each split, through sampler, ``collate_fn`` and ``drop_last``.
+        """Return the content of one epoch of each split, as determined by sampler, ``collate_fn`` and ``drop_last``.
 
         Warns
         -----
         UserWarning
-            If a split gives other batches each time. Its fingerprint is then a new one in each call.
+            If a split yields different batches each time. Its fingerprint then differs in each call.
         """
         content, again = super().fingerprint_content(), super().fingerprint_content()
         for name in content:
@@ -95,7 +95,7 @@ class Loaders(Splits):
                     stacklevel=2,
                 )
         brought = {} if self._processor is None else {"processor": self._processor}
-        # Samples of a data set are batched here, those of a loader are batches already.
+        # Samples from a data set are batched here, whereas those from a loader are already batched.
         batched = [name for name, part in self.parts.items() if not isinstance(part, Dataset)]
         return {**content, **brought, "batched": batched}
 
@@ -104,7 +104,7 @@ class Loaders(Splits):
 
 
 def _epoch(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Give the batches of a loader, or each sample of a data set as a batch, without using up random numbers."""
+    """Yield the batches of a loader, or each sample of a data set as a batch, without changing the random state."""
     drawing = (getattr(owner, "generator", None) for owner in (part, getattr(part, "sampler", None)))
     states = [(generator, generator.get_state()) for generator in drawing if generator is not None]
     try:

@@ -1,4 +1,4 @@
-"""From files or arrays to Datasets with input and output, and from these to the pairs of each split."""
+"""Conversion of files or arrays to Datasets with input and output, and of these to the pairs of each split."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ from neuralop_mup.lab.data.windows import WindowReader
 if TYPE_CHECKING:
     from neuralop_mup.lab.data.own import OwnData
 
-_LEAST = 10  # samples
-_PIECES = 10  # of a trajectory, if there are too few trajectories for train, val and test
+_LEAST = 10  # minimum number of samples
+_PIECES = 10  # number of pieces per trajectory if there are too few trajectories for train, val and test
 
 
 def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
-    """Return Datasets with input and output by split, checked and selected.
+    """Return Datasets with input and output by split, after selection and checks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     Raises
     ------
     MupError
-        If arrays or axes are unclear, or files do not fit together.
+        If arrays or axes are ambiguous, or if the files do not match.
     """
     read = {name: getattr(own, name) for name in ("x", "y", "dims", "time_step")}
     if own.arrays is not None:
@@ -57,12 +57,12 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
 
 
 def select(data: Dataset, every: Any, crop: Any) -> Dataset:
-    """Return a part of each sample; ``every`` and ``crop`` as in :class:`OwnData`."""
+    """Select a part of each sample. ``every`` and ``crop`` have the same meaning as in :class:`OwnData`."""
     steps = every if isinstance(every, Mapping) else dict.fromkeys(spaces_of(data), every)
     ranges = crop or {}
     if wrong := [dim for dim in (*steps, *ranges) if dim not in data.dims]:
         raise MupError(
-            f"every or crop names the axis {wrong[0]!r}, but {data.attrs['file']} has the axes {', '.join(data.dims)}."
+            f"Unknown axis {wrong[0]!r} in every or crop. The axes of {data.attrs['file']} are {', '.join(data.dims)}."
         )
     for dim, ends in ranges.items():
         if not all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends):
@@ -82,7 +82,7 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
 
 
 def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -> dict[str, list[Dataset]]:
-    """Return input and output of files without a known format. The axes of the first file hold for all."""
+    """Return the input and output from files without a known format. The axes of the first file apply to all files."""
     found: dict[str, list[Dataset]] = {}
     if not read["y"] and not read["time_step"]:
         _check_unpaired([data for group in raw.values() for data in group])
@@ -97,7 +97,7 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
 
 
 def _check_unpaired(group: Sequence[Dataset]) -> None:
-    """Raise MupError for files of one array each with different names, such as a.npy and u.npy: they may be a pair."""
+    """Raise MupError for files of one array each with different names, such as a.npy and u.npy, which may be a pair."""
     files = [Path(data.attrs["file"]) for data in group if list(data.variables) == [ONLY_KEY] and len(data.dims) > 1]
     names = {re.sub(rf"\d+|{'|'.join(SPLIT_WORDS)}", "", file.stem, flags=re.I): file.name for file in files}
     if len(files) == len(group) and len(names) > 1:
@@ -110,11 +110,11 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
 
 
 def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
-    """Return a file with the axes of its grid in the order of the first one."""
+    """Return a file with its grid axes in the same order as in the first file."""
     spaces, own = spaces_of(first), spaces_of(data)
     files = f"{data.attrs['file']} and {first.attrs['file']}"
     if len(own) != len(spaces):
-        return data  # _check_alike compares the number of axes
+        return data  # _check_alike raises an error for a different number of axes
     if set(own) != set(spaces):
         words = [word for word in (SAMPLE, TIME) if word in first.sizes] + spaces
         raise MupError(
@@ -125,7 +125,7 @@ def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
 
 
 def _check_alike(data: Dataset, other: Dataset, what: Callable[[Dataset], tuple]) -> None:
-    """Raise MupError where files that are joined differ: in channels and axes, or within a split in the grid."""
+    """Raise MupError if two files differ in the property that ``what`` returns, such as the channels or the grid."""
     if what(data) != what(other):
         held = f"{data.attrs['file']} contains {_held(data)}, but {other.attrs['file']} contains {_held(other)}"
         raise MupError(
@@ -138,7 +138,7 @@ def _channels_of(data: Dataset) -> tuple:
 
 
 def _held(data: Dataset) -> str:
-    """Return what a file holds, for a comparison: ``a, b → u on 64×64 points``."""
+    """Return a short description of a file for a comparison, such as ``a, b → u on 64×64 points``."""
     inputs, outputs = (", ".join(labels_of(data, role)[:8]) for role in ("input", "output"))
     return f"{inputs or 'frames'} → {outputs} on {_by(grid_of(data))} points{' in time' * (TIME in data.sizes)}"
 
@@ -156,7 +156,7 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
     Raises
     ------
     MupError
-        If there are too few samples or frames, or what is learned in time is unclear.
+        If there are too few samples or frames, or if ``time_step`` is missing for data with a time axis.
     """
     _check_steps(own)
     history = own.history if TIME in own.first.sizes else 0
@@ -183,22 +183,23 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
 
 
 def n_samples(group: Sequence[Dataset]) -> int:
-    """Return the number of samples or trajectories in files."""
+    """Return the total number of samples or trajectories in files."""
     return sum(data.sizes.get(SAMPLE, 1) for data in group)
 
 
 def is_cut(own: "OwnData") -> bool:
-    """Return whether there is only one trajectory or two, which are cut in pieces to be split."""
+    """Return whether there are only one or two trajectories, which are cut into pieces for the splits."""
     return TIME in own.first.sizes and 0 < n_samples(own.sources.get("all", ())) < len(SPLITS)
 
 
 def _check_steps(own: "OwnData") -> None:
-    """Raise MupError where the steps in time do not fit the data."""
+    """Raise MupError if ``time_step``, ``history`` or ``rollout`` does not fit the data."""
     first = own.first
     if TIME not in first.sizes:
         if own.time_step is not None or own.history + own.rollout > 2:
             raise MupError(
-                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none."
+                f"time_step, history and rollout require data with a time axis, but {first.attrs['file']} has none. Omit "
+                "these options."
             )
         return
     if own.time_step is None and not first.attrs["format"]:
@@ -215,7 +216,7 @@ def _check_steps(own: "OwnData") -> None:
 
 
 def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
-    """Return trajectories cut into pieces, one after the other."""
+    """Cut trajectories into pieces. Return the consecutive pieces of one trajectory after the other."""
     made = []
     for data in group:
         each = data.sizes[TIME] // _PIECES
@@ -226,7 +227,7 @@ def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
 
 
 def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
-    """Return trajectories with frames that are a step of the model apart, without those that are too short."""
+    """Return trajectories with one frame per model step. Trajectories that are too short are omitted."""
     if TIME not in group[0].sizes:
         return list(group)
     made = [data.isel(time=slice(None, None, _step_of(own, data.sizes[TIME]))) for data in group]
@@ -247,16 +248,18 @@ def _step_of(own: "OwnData", n_frames: int) -> int:
 
 def _fewer(order: np.ndarray, own: "OwnData") -> np.ndarray:
     if len(order) < own.n_train:
-        raise MupError(f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}.")
+        raise MupError(
+            f"n_train = {own.n_train} exceeds the {len(order)} training samples in {own.title}. Use a smaller number."
+        )
     chosen = np.random.RandomState(0).permutation(len(order)) if own.shuffle else np.arange(len(order))
     return order[np.sort(chosen[: own.n_train])]
 
 
-# Lines of the report
+# Report lines
 
 
 def describe(own: "OwnData") -> dict[str, str]:
-    """Return how the data was read, by topic."""
+    """Return report lines that describe how the data was read, by topic."""
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"

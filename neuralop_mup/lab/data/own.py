@@ -1,4 +1,4 @@
-"""Fields in files and arrays of the user's own: what they hold, how they are split, and whether they fit in memory."""
+"""Fields in the user's files and arrays: their contents, their splits, and how they are loaded."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from neuralop_mup.validation import check_number, is_number
 
 
 def _each(value: Any) -> list[Any]:
-    """Return the values of a dict, or the only value."""
+    """Return the values of a dict, or a single value as a list."""
     return list(value.values()) if isinstance(value, Mapping) else [value]
 
 
@@ -36,12 +36,12 @@ def _is_text(value: Any) -> bool:
 
 
 def _are_words(words: Any) -> bool:
-    """Return whether a value is a text of words or a sequence of them."""
+    """Return whether a value is a string or a sequence of strings."""
     return _is_text(words) or (isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words))
 
 
 def _is_range(ends: Any) -> bool:
-    """Return whether a value is a range of whole numbers. None is an end of the axis; negative numbers count from there."""
+    """Return whether a value is a range of integers. None is an end of the axis, and negative numbers count from the end."""
     is_pair = isinstance(ends, (tuple, list)) and len(ends) == 2 and all(end is None or _is_whole(end) for end in ends)
     return is_pair and ((ends[0] or 0) >= 0 or ends[1] is None or ends[1] < 0)
 
@@ -52,13 +52,13 @@ def _is_split(split: Any) -> bool:
 
 
 def _is_one_of(*known: Any) -> tuple[Callable[[Any], bool], str]:
-    types = [(type(choice), choice) for choice in known]  # 1 is not True
+    types = [(type(choice), choice) for choice in known]  # compare types, since 1 == True
     return lambda value: (type(value), value) in types, " or ".join(map(repr, known))
 
 
 _KEY = _is_text, "a key given as a string, or several keys joined by a plus sign, such as 'u+v'"
 _COUNT = _is_count, "a positive integer"
-#: Option → whether a value is possible, and what it must be.
+#: For each option, a function that checks its value and a description of valid values.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "x": _KEY,
     "y": _KEY,
@@ -87,10 +87,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return each file once, also where links give it several names; raise MupError for a file in two splits."""
+    """Return each file once, even if links give it several names. Raise MupError for a file in two splits."""
     found: dict[tuple[int, int], tuple[str, str]] = {}
     for split, file in [(split, file) for split, part in files.items() for file in sorted(part, key=os.path.islink)]:
-        entry = os.stat(file)  # a file has one number under all its names and links
+        entry = os.stat(file)  # all names and links of a file have the same inode number
         if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
             raise MupError(f"{file} is assigned to two splits. Pass different files for each split, or only a single file.")
     kept = {file for _, file in found.values()}
@@ -99,58 +99,62 @@ def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData:
-    """Fields of the user's own: input → output on a grid of one to three axes, any number of channels, perhaps in time.
+    """Fields in the user's files or arrays, with input and output on a grid of one to three axes.
+
+    The fields may have any number of channels and may evolve in time.
 
     Parameters
     ----------
     files : path, sequence or mapping
-        With a suffix of ``neuralop_mup.lab.data.files.SUFFIXES``; folders and patterns such as ``"runs/*.h5"`` stand for the
-        files in them. Several are joined, sample after sample, unless their names or folders say train, val and test. A
-        mapping from these words to files says which is which; without "val" the files of "train" are split further.
+        Files with a suffix in ``neuralop_mup.lab.data.files.SUFFIXES``, or folders and patterns such as ``"runs/*.h5"``. The
+        samples of several files are concatenated, unless the names of the files or folders contain train, val and test. A
+        mapping from these words assigns files explicitly. Without "val", the files of "train" are split further.
     x, y : str, optional
-        Keys of input and output, several with a plus; default "x" and "y". ``y`` without ``x`` is a state in time; its
-        earlier frames are the input. Per-sample scalars in ``x`` become constant channels.
+        Keys of the input and output, by default "x" and "y". Join several keys with a plus sign. ``y`` without ``x`` is a
+        state that evolves in time, whose earlier frames are the input. Per-sample scalars in ``x`` become constant channels.
     dims : str or mapping of str to str, optional
-        A word for each axis, of all arrays or by key: "sample", "time", "channel", and any other for an axis of the grid.
-        Default: the names in the file. Without any, samples come first and the channels are where only one place fits; what
-        fits in several ways is an error that lists them.
+        Name of each axis, for all arrays or by key: "sample", "time", "channel", or any other name for an axis of the grid.
+        By default, the names come from the file. If it has none, the sample axis is first, and the channel axis is inferred
+        if it is unambiguous. Otherwise an error lists the possible names.
     time_step : int or "last", optional
-        For data in time: frames from the last frame of the input to the output, or "last": from the first frame to the last.
-        Required, unless the files have a format with a name.
+        For data with a time axis, the number of frames from the last input frame to the output. With "last", the model maps
+        the first frame to the last. Required unless the files have a well-known format.
     history : int, default 1
-        Frames of the input, ``time_step`` apart and joined as channels, the oldest first. Inputs that are constant in time
-        come after them.
+        Number of input frames, ``time_step`` apart and joined as channels, the oldest first. Inputs that are constant in
+        time follow them.
     rollout : int, default 1
-        Steps over which a model is trained, each from its own prediction before.
+        Number of steps over which a model is trained. Each step starts from the model's previous prediction.
     split : tuple of float or of int, default (0.8, 0.1, 0.1)
-        Shares of train, val and test, or their counts, for what is not split yet. Trajectories stay whole, but one or two
-        are cut in ten pieces; the last ones are for val and test.
+        Fractions or counts for train, val and test, applied to data that is not split yet. Trajectories stay whole, but if
+        there are only one or two, they are cut into ten pieces, and the last pieces are used for val and test.
     shuffle : bool, default True
-        Draw the splits at random, always the same way. False: train, val and test follow each other as in the files.
+        Whether to draw the splits at random, in the same way every time. If False, train, val and test follow each other in
+        file order.
     n_train : int, optional
-        Use only so many training samples or trajectories.
+        Maximum number of training samples or trajectories.
     every : int or mapping of str to int, optional
-        Use every so many points of the grid, or of each axis by its name: ``{"x": 4, "time": 5}``.
+        Stride for all axes of the grid, or for each named axis: ``{"x": 4, "time": 5}``.
     crop : mapping of str to (int, int), optional
-        Use a part of an axis, from a first point to the one before an end: ``{"x": (0, 64)}``.
+        Range of each axis to use, from a start to an end that is excluded: ``{"x": (0, 64)}``.
     uneven : {"error", "ignore", "channel"}, default "error"
-        What to do about a grid or times that are unevenly spaced. "channel": the time to the next frame becomes an input.
+        How to treat an unevenly spaced grid or uneven times. "channel" adds the time to the output as an input.
     join : {"sample", "time"}, default "sample"
-        "time": each file is a time step, and the files of a folder are one trajectory.
+        How to combine files. With "time", each file is a time step, and the files in a folder form one trajectory.
     nan : {"error", "mask"}, default "error"
-        What to do about NaN, for example over land. "mask": fill it with the mean of the channel, add a channel to the input
-        that is 1 where all is known and else 0, and leave the other points out of losses and errors.
+        How to treat NaN, for example over land. "mask" fills NaN with the mean of the channel, adds an input channel that is
+        1 where all values are known and 0 elsewhere, and excludes the other points from losses and errors.
     in_memory : float, default 2.0
-        Data up to this size in GB is read into memory; larger data is read batch by batch.
+        Maximum size in GB of data that is read into memory. Larger data is read batch by batch.
     arrays : mapping, optional
-        Instead of files: "all", or "train" and others, to arrays by their keys or variables of xarray.
+        Arrays to use instead of files: a mapping from "all", or from "train" and other splits, to arrays or xarray variables
+        by key.
     stamps : tuple, default ()
-        Size and time of change of each file; not to be given.
+        Size and modification time of each file. Set internally; do not pass it.
 
     Raises
     ------
     MupError
-        For a value that cannot work, and for files that are missing, unclear, few, or do not fit together.
+        If an option is invalid, or if files are missing, ambiguous, too few, or do not match.
 
     Examples
     --------
@@ -184,7 +188,7 @@ class OwnData:
     nan: str = "error"
     in_memory: float = 2.0
     arrays: Any = field(default=None, compare=False, repr=False)
-    stamps: tuple = field(default=(), compare=False)  # size and time of change of the files, when they were first looked at
+    stamps: tuple = field(default=(), compare=False)  # size and modification time of the files when first inspected
 
     name: ClassVar[str] = "data"
 
@@ -212,20 +216,20 @@ class OwnData:
 
     def _stamped(self) -> tuple:
         mapped = [a.path for part in (self.arrays or {}).values() for a in part.values() if hasattr(a, "opener")]
-        # A zarr file is a folder.
+        # A zarr file is a folder, so its inner files are included.
         every = [inner for file in (*self._all, *mapped) for inner in (Path(file), *Path(file).rglob("*"))]
         return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
 
     @property
     def title(self) -> str:
-        """Name of the data in reports: that of its file, if it has one."""
+        """Name of the data in reports: the name of its file, if there is one."""
         return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the given data"
 
-    # What it holds
+    # Contents
 
     @cached_property
     def sources(self) -> dict[str, list[Any]]:
-        """Datasets with input and output by split, "all" for those that are to be split."""
+        """Datasets with input and output by split, with "all" for data that is not split yet."""
         from neuralop_mup.lab.data import opening
 
         with reading():
@@ -237,7 +241,7 @@ class OwnData:
         return (self.sources.get("all") or self.sources["train"])[0]
 
     def check_unchanged(self) -> None:
-        """Raise MupError if a file changed since it was first looked at."""
+        """Raise MupError if a file has changed since it was first inspected."""
         if self._stamped() != self.stamps:
             raise MupError(
                 f"{', '.join(self._all) or self.title} changed while it was being read. Wait until it has been written, "
@@ -245,62 +249,62 @@ class OwnData:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # without what was read
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # omit cached data
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Points per axis."""
+        """Number of points along each axis of the grid."""
         from neuralop_mup.lab.data.roles import grid_of
 
         return grid_of(self.first)
 
     @property
     def n_dim(self) -> int:
-        """Axes of the grid."""
+        """Number of axes of the grid."""
         return len(self.grid_shape)
 
     @property
     def in_channels(self) -> int:
-        """Channels of the input, those of its frames first."""
+        """Number of input channels, including frames and mask."""
         return self.parts["train"].fields[0].shape[1] + (self.nan == "mask")
 
     @property
     def out_channels(self) -> int:
-        """Channels of the output."""
+        """Number of output channels."""
         return self.parts["train"].fields[1].shape[1]
 
     @cached_property
     def parts(self) -> dict[str, Any]:
-        """Pairs of input and output of each split, read when asked."""
+        """Pairs of input and output of each split, read lazily."""
         from neuralop_mup.lab.data import opening
 
         return opening.open_parts(self)
 
     @property
     def split_indices(self) -> dict[str, np.ndarray]:
-        """Numbers of the samples (or trajectories, or pieces of these) of each split, in ascending order."""
+        """Indices of the samples, trajectories or pieces of trajectories in each split, in ascending order."""
         return {split: part.order for split, part in self.parts.items()}
 
     @property
     def readings(self) -> dict[str, str]:
-        """How the data was read: arrays and axes, steps, and splits."""
+        """Report lines about how the data was read: arrays and axes, steps, and splits."""
         from neuralop_mup.lab.data import opening
 
         return opening.describe(self)
 
     def load(self) -> ProblemData:
-        """Return the data, float32 and channels first: read batch by batch where it is too large for memory.
+        """Return the data as float32 with channels first. Data larger than ``in_memory`` is read batch by batch.
 
         Returns
         -------
         ProblemData
-            The same each time: it is made once.
+            The data. Repeated calls return the same object.
 
         Raises
         ------
         MupError
-            For entries that are not finite, complex fields, and files that do not fit together or change in the meantime.
-            For values that vary too little for single precision.
+            If values are not finite, fields are complex, files do not match or have changed, or if values vary too little
+            for single precision.
 
         Examples
         --------

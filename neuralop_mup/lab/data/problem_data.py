@@ -1,4 +1,4 @@
-"""Data as training gets it: pairs of fields by split, their checks, normalization and fingerprint."""
+"""Data in the form used for training: pairs of fields by split, with their checks, normalization and fingerprint."""
 
 import copy
 import hashlib
@@ -33,12 +33,12 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Splits:
-    """Base of pairs of fields and of loaders; ``_epochs()`` gives the name of each split and an epoch of its batches."""
+    """Base class for pairs of fields and for loaders. ``_epochs()`` yields each split's name and an epoch of its batches."""
 
     title = "the given data"
 
     def load(self) -> Any:
-        """Return itself: it is loaded."""
+        """Return the object itself, since the data is already loaded."""
         return self
 
     def check(self, relative: bool = True) -> None:
@@ -52,8 +52,8 @@ class Splits:
         Raises
         ------
         MupError
-            For entries that are not finite and, where errors are relative, targets that are zero everywhere; it names
-            split and sample.
+            If values are not finite or, for relative errors, if a target is zero everywhere. The message names the split
+            and the sample.
 
         Examples
         --------
@@ -66,15 +66,15 @@ class Splits:
         for name, batches in self._epochs():
             try:
                 seen[name] = _check(name, batches, relative)
-            finally:  # an epoch of a loader holds torch's random state until it ends
+            finally:  # closing the epoch of a loader restores torch's random state
                 getattr(batches, "close", lambda: None)()
         _warn_of_shared(seen)
 
     def check_unchanged(self) -> None:
-        """Raise MupError if files that are read batch by batch changed since they were first looked at."""
+        """Raise MupError if files that are read batch by batch have changed since they were first inspected."""
 
     def fingerprint_content(self) -> dict[str, Any]:
-        """Return what distinguishes the data: every split, as training gets it.
+        """Return the content that identifies the data: every split in the form used for training.
 
         Raises
         ------
@@ -93,23 +93,24 @@ class ProblemData(Splits):
     Attributes
     ----------
     train, val : tuple of torch.Tensor
-        ``(x, y)``, float32, each of shape ``(n, channels, *grid_shape)``. Or arrays in files, which are read when they are
-        indexed.
+        Pairs ``(x, y)`` of float32 tensors of shape ``(n, channels, *grid_shape)``, or of arrays in files, which are read
+        when they are indexed.
     test : tuple of torch.Tensor, optional
-        As ``train``; None where there is no test data.
+        Same as ``train``, or None if there is no test data.
     trajectory : int, default 0
-        Pairs that each trajectory gave, one after the other, the y of each the x of the next; 0 for no trajectories.
+        Number of consecutive pairs from each trajectory, where the y of each pair is the x of the next. 0 if there are no
+        trajectories.
     lengths : mapping of str to int or sequence of int
-        The same for splits where it is another number, or one for each trajectory.
+        The value of ``trajectory`` for splits in which it differs, or one value for each trajectory of a split.
     history : int, default 1
-        Frames of a trajectory in each x, as its first channels, the oldest first.
+        Number of frames in each x. They are its first channels, the oldest first.
     rollout : int, default 1
-        Steps over which a model is trained, each from its own prediction before; ``y`` of a training batch then holds as
-        many fields a sample, those of the first step first.
+        Number of steps over which a model is trained. Each step starts from the model's previous prediction. In training
+        batches, ``y`` then contains the fields of all steps, those of the first step first.
     masked : bool, default False
-        Whether NaN in x and y is filled with the means of the channels. Batches then have a "mask" and one channel more.
+        Whether NaN in x and y is filled with channel means. Batches then contain a "mask", and x has one more channel.
     readings : mapping of str to str
-        Lines of the report about the data, by topic.
+        Report lines about the data, by topic.
 
     Examples
     --------
@@ -137,16 +138,16 @@ class ProblemData(Splits):
         Parameters
         ----------
         batch_size : int
-            Samples a batch; the last batch may be smaller.
+            Number of samples per batch. The last batch may be smaller.
         seed : int
-            Fixes the order of the training samples, epoch by epoch.
+            Seed for the order of the training samples in all epochs.
 
         Returns
         -------
         train_loader : DataLoader or BlockLoader
-            Shuffled in each epoch; data in files in blocks, see :class:`BlockLoader`.
+            Loader that shuffles in each epoch. Data in files is shuffled in blocks, see :class:`BlockLoader`.
         eval_loaders : dict of DataLoader or BlockLoader
-            ``{"val": …, "test": …}``, in the stored order.
+            Loaders ``{"val": …, "test": …}`` in the stored order.
 
         Examples
         --------
@@ -163,7 +164,7 @@ class ProblemData(Splits):
                 made[name] = BlockLoader(pairs, int(batch_size), drawn)
                 continue
             samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
-            # A whole batch is one indexing, where torch's default would collate sample by sample.
+            # A whole batch is fetched with one indexing operation, whereas torch's default would collate sample by sample.
             batches = BatchSampler(samples, int(batch_size), drop_last=False)
             made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
         if self.masked:
@@ -176,25 +177,25 @@ class ProblemData(Splits):
         return tuple(map(normalizer_of, self.train, "xy"))
 
     def _finished(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return a batch as training gets it."""
+        """Return a batch in the form used for training."""
         return masked(batch, [normalizer.mean for normalizer in self.normalizers]) if self.masked else batch
 
     def processor(self) -> Any:
-        """Return neuralop's data processor, with x and y normalized per channel by the training data.
+        """Return neuralop's data processor, which normalizes x and y per channel with statistics of the training data.
 
-        In ``train()`` mode the targets are normalized; in ``eval()`` mode the model's output is put back into
-        the units of y, so that a validation error is one of the solution itself. A channel that is the same everywhere
-        becomes zero. In a rollout, the frames in x are normalized as y is, since predictions become such frames.
+        In ``train()`` mode, the processor normalizes the targets. In ``eval()`` mode, it converts the model's output back to
+        the units of y, so validation errors are in the units of the solution. A constant channel becomes zero. In a rollout,
+        the frames in x are normalized in the same way as y, since predictions become such frames.
 
         Returns
         -------
         neuralop.data.transforms.data_processors.DefaultDataProcessor
-            To be moved to the model's device, ``processor.to(device)``.
+            The processor. Move it to the model's device with ``processor.to(device)``.
 
         Warns
         -----
         UserWarning
-            If a channel is the same everywhere.
+            If a channel is constant.
 
         Examples
         --------
@@ -211,17 +212,17 @@ class ProblemData(Splits):
             for name in ("mean", "std"):
                 getattr(found, name)[:, :frames] = torch.cat([getattr(given, name)] * self.history, dim=1)
         if self.masked:
-            last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the mask stays 0 and 1
+            last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the values 0 and 1 of the mask are not normalized
             found.mean, found.std = nn.functional.pad(found.mean, last), nn.functional.pad(found.std, last, value=1.0)
         return DefaultDataProcessor(found, given)
 
     def sample(self) -> dict[str, torch.Tensor]:
-        """Return some hundred training samples, spread over all of them: ``x`` and ``y`` of shape ``(n, channels, *grid)``.
+        """Return up to a few hundred training samples, evenly spaced over all of them.
 
         Returns
         -------
         dict of str to torch.Tensor
-            ``x`` and ``y``.
+            Tensors ``x`` and ``y`` of shape ``(n, channels, *grid)``.
 
         Examples
         --------
@@ -231,7 +232,7 @@ class ProblemData(Splits):
         return self._finished(batch_of(*self.train, spread(self.train[0])))
 
     def trajectories(self, split: str) -> list[int]:
-        """Return the number of pairs of each trajectory of a split, one after the other; none for no trajectories.
+        """Return the number of pairs in each trajectory of a split. Empty if there are no trajectories.
 
         Examples
         --------
@@ -242,7 +243,7 @@ class ProblemData(Splits):
         return list(each) if isinstance(each, Sequence) else [each] * (n // each if each else 0)
 
     def pairs_of(self, split: str) -> int:
-        """Return the number of pairs of the shortest trajectory of a split; 0 for no trajectories.
+        """Return the number of pairs in the shortest trajectory of a split, or 0 if there are no trajectories.
 
         Examples
         --------
@@ -252,12 +253,12 @@ class ProblemData(Splits):
         return min(self.trajectories(split), default=0)
 
     def counts(self) -> dict[str, int | None]:
-        """Return the number of samples of each split.
+        """Return the number of samples in each split.
 
         Returns
         -------
         dict of str to int
-            Without "test" where there is none.
+            Number of samples by split. It has no entry "test" if there is no test data.
 
         Examples
         --------
@@ -267,12 +268,12 @@ class ProblemData(Splits):
         return {name: len(x) for name, (x, _) in self._pairs().items()}
 
     def check_unchanged(self) -> None:
-        """Raise MupError if files that are read batch by batch changed since they were first looked at."""
+        """Raise MupError if files that are read batch by batch have changed since they were first inspected."""
         getattr(self.train[0], "check_unchanged", super().check_unchanged)()
 
     def fingerprint_content(self) -> dict[str, Any]:
         """Return the content of every split, the sizes of blocks, and the steps of a rollout."""
-        # The last entry belonged to an option that no longer exists; without it, finished runs would not be found again.
+        # The last entry belonged to an option that no longer exists. Without it, finished runs could not be found again.
         more: dict[str, Any] = {"rollout": (self.rollout, self.history, False)} if self.rollout > 1 else {}
         if hasattr(self.train[0], "pairs"):
             more["blocks"] = (BLOCK, WINDOW)
@@ -291,9 +292,9 @@ class ProblemData(Splits):
 
 
 def check_single(name: str, values: torch.Tensor) -> None:
-    """Raise MupError where single precision loses more than a hundredth of the variation of a channel.
+    """Raise MupError if single precision loses more than a hundredth of the variation of a channel.
 
-    It also refuses units that are so large or small that squares of errors leave the range of single precision.
+    Also raise MupError if values are so large or small that squared errors exceed the range of single precision.
     """
     if not values.is_floating_point():
         return
@@ -309,8 +310,8 @@ def check_single(name: str, values: torch.Tensor) -> None:
 
 
 def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> None:
-    """Raise MupError for samples with entries that are not finite; ``numbers`` are their numbers in the message."""
-    if torch.isfinite(values.sum()):  # which is quick; a sum may be too large
+    """Raise MupError if a sample contains values that are not finite. ``numbers`` are the sample indices for the message."""
+    if torch.isfinite(values.sum()):  # a fast check; the sum of finite values may overflow, so it is not conclusive
         return
     bad = ~torch.isfinite(values).flatten(1).all(1)
     if bad.any():
@@ -322,9 +323,9 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
 
 
 def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> list[bytes]:
-    """Raise MupError for a sample of fields that nothing can be learned from. Return a hash of each sample.
+    """Raise MupError for samples that are unusable for training. Return a hash of each sample.
 
-    Graphs and points are not checked.
+    Only fields are checked, not graphs or point clouds.
     """
     first, seen, zeros = 0, [], []
     for batch in batches:
@@ -341,7 +342,10 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
 
 
 def _check_nonzero(split: str, zero: torch.Tensor) -> None:
-    """Raise MupError if a channel is zero in a sample (samples, channels), but not in all of them."""
+    """Raise MupError if a sample is zero in all channels, or in a channel that is not zero in every sample.
+
+    ``zero`` has the shape ``(samples, channels)``.
+    """
     empty = zero.all(1) | (zero & ~zero.all(0)).any(1)
     if empty.any():
         sample = int(empty.nonzero()[0])
@@ -370,9 +374,9 @@ def _warn_of_shared(seen: Mapping[str, Sequence[bytes]]) -> None:
 
 
 def normalizer_of(values: Any, name: str = "") -> Any:
-    """Return neuralop's normalizer to mean 0 and standard deviation 1 per channel, for a tensor or an array in files.
+    """Return a neuralop normalizer to mean 0 and standard deviation 1 per channel, for a tensor or an array in files.
 
-    A channel that varies only by rounding becomes zero, with a warning if there is a ``name``.
+    A channel that varies only by rounding errors becomes zero, with a warning if ``name`` is not empty.
     """
     from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 
@@ -381,7 +385,7 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         for numbers in chunks_of(values):
             part = values[numbers]
             wide = part.to(torch.complex128 if part.is_complex() else torch.float64).transpose(0, 1).flatten(1)
-            # About a large mean squares have no digits left.
+            # Values are shifted by a mean, since a mean square loses all significant digits if the mean is large.
             known = torch.isfinite(wide)
             if shift is None:
                 shift = wide.mean(1, keepdim=True) if known.all() else wide.nanmean(1, keepdim=True).nan_to_num()
@@ -396,5 +400,5 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         )
     std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    # The default eps, 1e-7 on top of the deviation, is meant for fields of about 1.
+    # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)

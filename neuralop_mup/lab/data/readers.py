@@ -1,6 +1,6 @@
-"""Files of each kind as lazy xarray Datasets: a table from suffix to function.
+"""Readers that return the contents of files as lazy xarray Datasets, with one function per file type.
 
-Opening a file reads names, shapes and attributes only.
+Opening a file reads only names, shapes and attributes.
 """
 
 import base64
@@ -38,14 +38,14 @@ from neuralop_mup.lab.data.arrays import (
 from neuralop_mup.lab.data.files import ONLY_KEY
 from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
-_MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys of a checkpoint
-_SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references do not pickle
+_MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys in a checkpoint
+_SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references cannot be pickled
 _PACKED_ATTRS = ("scale_factor", "add_offset")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
 
 def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
-    """Keep what a function loads from a file, until the file changes."""
+    """Cache the result of a function that loads a file until the file changes."""
     kept = functools.lru_cache(maxsize=4)(lambda path, stamp: load(path))
     return functools.wraps(load)(lambda path: kept(path, stamp_of(path)))
 
@@ -54,7 +54,7 @@ def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dic
 
 
 def _header(path: Path, key: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read shape, order and type of an array in NumPy's format; its numbers follow in the file."""
+    """Read the shape, memory order and dtype of an array in NumPy's format. The array data follows in the file."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, in_columns, dtype = read(file)
@@ -81,7 +81,7 @@ def _read_npz(path: Path) -> list[Dataset]:
                 shape, in_columns, dtype = _header(path, key, member)
                 start = member.tell()
             if info.compress_type == zipfile.ZIP_STORED:
-                file.seek(info.header_offset + 26)  # lengths of name and extra field, which stand before the array
+                file.seek(info.header_offset + 26)  # lengths of the name and the extra field, which precede the array
                 start += sum(struct.unpack("<HH", file.read(4))) + info.header_offset + 30
                 found[key] = flat_array(path, key, start, shape, in_columns, dtype)
             else:
@@ -90,7 +90,7 @@ def _read_npz(path: Path) -> list[Dataset]:
 
 
 class _Unpacked(dict):
-    """The arrays of a compressed .npz file, each unpacked when somebody asks for it."""
+    """The arrays in a compressed .npz file. Each is unpacked on first access."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -101,7 +101,7 @@ class _Unpacked(dict):
 
 @functools.lru_cache(maxsize=1024)
 def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
-    """Unpack an array once, into a temporary file that exists as long as the result."""
+    """Unpack an array once into a temporary file, which is removed together with the result."""
     with zipfile.ZipFile(path).open(f"{key}.npy") as member, tempfile.NamedTemporaryFile(delete=False) as whole:
         shape, in_columns, dtype = _header(Path(path), key, member)
         shutil.copyfileobj(member, whole)
@@ -112,7 +112,7 @@ def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
 
 @_until_changed
 def _tensors(path: str) -> dict[str, np.ndarray]:
-    """Return the tensors in dicts and sequences, mapped where torch can; a pair is x and y."""
+    """Return the tensors in nested dicts and sequences, memory-mapped if possible. A pair is read as x and y."""
     return _tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)))
 
 
@@ -128,7 +128,7 @@ def _tensors_in(key: str, value: Any) -> dict[str, np.ndarray]:
 
 
 def _read_opened(path: Path, opener: Callable[[str], Mapping[str, Any]]) -> list[Dataset]:
-    """Read what a function opens as arrays that have a shape and a type."""
+    """Read a file with a function that returns its arrays by key."""
     found = {key: Stored(opener, path, key, array.shape, array.dtype) for key, array in opener(str(path)).items()}
     return [dataset_of(found, str(path))]
 
@@ -166,13 +166,13 @@ def _plain(attrs: Any) -> dict[str, Any]:
 
 
 def _is_array(key: str, entry: Any) -> bool:
-    """Return whether an entry is an array: not MATLAB's references, nor a dimension of NetCDF without a coordinate."""
+    """Return whether an entry is an array of data, not a MATLAB reference or a NetCDF dimension without a coordinate."""
     is_field = isinstance(entry, h5py.Dataset) and entry.shape is not None and not key.startswith("#")
     return is_field and not bytes(entry.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
 
 
 def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
-    """Return an array of an HDF5 file with the names that the file has for its axes, all or none."""
+    """Return an array of an HDF5 file. Its axes have the names from the file only if all of them are named."""
     reversed = "MATLAB_class" in entry.attrs
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
     names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
@@ -182,14 +182,14 @@ def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
 
 
 def _sample_groups(names: Sequence[str]) -> set[str]:
-    """Return the groups that are a sample each: called by a number, or four or more by one word and a number."""
+    """Return the groups that contain one sample each: those named by a number, or at least four named "word" plus number."""
     groups = {key.partition("/")[0] for key in names if "/" in key}
     words = Counter(group.rstrip(digits) for group in groups)
     return {group for group in groups if group.isdigit() or (group[-1].isdigit() and words[group.rstrip(digits)] > 3)}
 
 
 def _entries(path: Path, prefix: str, group: h5py.Group, above: Sequence[Any] = ()) -> Iterator[tuple[str, Any]]:
-    """Give groups and arrays of a file by their paths, those behind links too; a link to a group above is left out."""
+    """Yield groups and arrays of a file by path, including those reached through links. Skip links to parent groups."""
     for name in group:
         try:
             entry = group[name]
@@ -204,10 +204,10 @@ def _entries(path: Path, prefix: str, group: h5py.Group, above: Sequence[Any] = 
 
 
 def _read_hdf5(path: Path) -> list[Dataset]:
-    """Read arrays by their paths. Where groups are a sample each, ``*`` stands for their names.
+    """Read arrays by path. If each group is a sample, ``*`` replaces the group names in the keys.
 
-    An array of the groups gets an axis of samples. One that is equal in all groups and has at most one axis stays single.
-    Where lengths or coordinates differ, the result is a Dataset for each group.
+    The arrays of such groups are joined along a new sample axis. An array that is equal in all groups and has at most one
+    axis is not repeated. If lengths or coordinates differ, the result contains one Dataset per group.
     """
     whole: dict[str, Variable] = {}
     samples: dict[str, dict[str, Variable]] = defaultdict(dict)
@@ -216,7 +216,7 @@ def _read_hdf5(path: Path) -> list[Dataset]:
         attrs[""] = _plain(file.attrs)
         entries = dict(_entries(path, "", file))
         groups = _sample_groups(list(entries))
-        distinct = {entry: group for group, entry in entries.items() if group in groups}  # a link is no further sample
+        distinct = {entry: group for group, entry in entries.items() if group in groups}  # a link does not add a sample
         for key, entry in entries.items():
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
@@ -243,12 +243,12 @@ def _read_hdf5(path: Path) -> list[Dataset]:
 
 
 def _is_axis(key: str, variable: Variable) -> bool:
-    """Return whether an array is the coordinate of one axis."""
+    """Return whether an array is the coordinate of an axis."""
     return variable.ndim == 1 and variable.size > 1 and is_coordinate(key, variable)
 
 
 def _is_equal(parts: Sequence[Variable | None]) -> bool:
-    """Return whether arrays of one axis or none exist in all groups with equal values; larger ones are not compared."""
+    """Return whether an array with at most one axis exists in all groups with equal values. Others are not compared."""
     first = parts[0]
     if first is None or first.ndim > 1 or any(part is None or part.shape != first.shape for part in parts):
         return False
@@ -259,7 +259,7 @@ def _is_equal(parts: Sequence[Variable | None]) -> bool:
 
 
 def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
-    """Unpack packed numbers and put NaN for missing ones, as the CF conventions say; times stay numbers."""
+    """Unpack packed values and replace missing ones by NaN, following the CF conventions. Times remain numbers."""
     coded = []
     for variable in variables.values():
         missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
@@ -272,7 +272,7 @@ def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
 
 
 def _read_netcdf(path: Path) -> list[Dataset]:
-    """Read NetCDF 4 as HDF5; the older format is one of scipy's."""
+    """Read NetCDF 4 files as HDF5, and older NetCDF files with scipy."""
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
     found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
@@ -299,8 +299,8 @@ def _read_zarr(path: Path) -> list[Dataset]:
         is_named = bool(names) and all(names)
         dims = [f"{group}/{name}".strip("/") for name in names] if is_named else unnamed_dims(key, array.ndim)
         if array.fill_value and any(name in attrs for name in _PACKED_ATTRS):
-            attrs["_FillValue"] = array.fill_value  # zarr 2 has it here; elsewhere it stands for chunks that are absent
-        if isinstance(attrs.get("_FillValue"), str):  # as xarray writes real numbers
+            attrs["_FillValue"] = array.fill_value  # zarr 2 stores it here; otherwise it is the value of missing chunks
+        if isinstance(attrs.get("_FillValue"), str):  # xarray encodes floats like this
             attrs["_FillValue"] = float(np.frombuffer(base64.b64decode(attrs["_FillValue"]), "<f8")[0])
         found[key] = lazy(Stored(_zarr, path, key, array.shape, array.dtype, chunks=array.chunks), dims, attrs)
     if not found:
@@ -308,7 +308,7 @@ def _read_zarr(path: Path) -> list[Dataset]:
     return [Dataset(_decoded(found), attrs={"file": str(path)})]
 
 
-#: Suffix → function from a path to what the file holds: one Dataset, or several where lengths differ.
+#: Functions that read a file, by suffix. Each returns a list with one Dataset, or several if lengths differ.
 READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
@@ -321,23 +321,24 @@ READERS: dict[str, Callable[[Path], list[Dataset]]] = {
 
 
 def read_file(path: str | Path) -> list[Dataset]:
-    """Return what a file holds: lazy Datasets, several where samples have different lengths.
+    """Return the contents of a file as lazy Datasets, with several Datasets if samples have different lengths.
 
     Parameters
     ----------
     path : str or Path
-        With a suffix of ``READERS``; a ``.zarr`` is a folder.
+        File with a suffix in ``READERS``, or a ``.zarr`` folder.
 
     Returns
     -------
     list of Dataset
-        ``attrs["file"]`` is the path. Attributes of groups are there by their paths, those of the file under "".
+        Contents of the file. ``attrs["file"]`` is its path. The other entries of ``attrs`` are the attributes of groups by
+        path and those of the file under the key "".
 
     Raises
     ------
     MupError
-        If the file is empty, damaged, of another kind than its name says, or the weights of a model, or if a library is
-        missing.
+        If the file is empty, damaged, of a different type than its suffix, or contains model weights, or if a required
+        library is missing.
 
     Examples
     --------
@@ -355,10 +356,10 @@ def read_file(path: str | Path) -> list[Dataset]:
         raise
     except ImportError as error:
         raise MupError(f"Reading {path} requires {error.name}, which is not installed: pip install {error.name}.") from error
-    except Exception as error:  # zip, pickle and HDF5 raise many kinds of errors for a damaged file
+    except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
         state = "it is damaged, truncated" if path.is_dir() or path.stat().st_size else "it is empty"
         why = f"{state}, or not a {path.suffix} file of arrays"
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
             why = "it contains a model, its state or other Python objects. Remove it from the folder, or save only tensors"
-        reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # without the advice of other libraries
+        reason = re.split(r"\n|\. ", f"{type(error).__name__}: {error}")[0]  # omit advice from other libraries
         raise MupError(f"The file {path} cannot be read: {why} ({reason}).") from error

@@ -1,4 +1,4 @@
-"""Datasets with roles: fields that are input or output, on one grid, with axes that have a meaning."""
+"""Datasets with roles: input and output fields on a common grid, with axes of known meaning."""
 
 import math
 import shlex
@@ -11,29 +11,29 @@ from xarray import Dataset, Variable
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_channel, is_space, lazy
 
-LEAST = 4  # points on an axis of a grid
-#: What to pass where no rule for fields on one grid holds: tensors of the form (n, channels, *grid).
+LEAST = 4  # minimum number of points along a grid axis
+#: Suggested alternative for data that cannot be read as fields on one grid: tensors of the form (n, channels, *grid).
 READY = "ProblemData(train=(x, y), val=(x_val, y_val)) of neuralop_mup.lab.problems"
-_CLASSES = 16  # so few whole numbers look like names of classes
-_LABELS = "neuralop_mup: names of channels"  # a private attribute, because a field in a file may have "labels"
+_CLASSES = 16  # an output with at most this many distinct integers looks like class labels
+_LABELS = "neuralop_mup: names of channels"  # private name, since a field in a file may have "labels"
 
 Variables = Mapping[str, Variable]
 
 
 def option(**read: Any) -> str:
-    """Return how files are to be read, as one writes it in Python and in the shell."""
+    """Return options for reading files as text, in Python and shell syntax."""
     texts = {name: f'"{value}"' if isinstance(value, Mapping) else shlex.quote(str(value)) for name, value in read.items()}
     return f"read={read} (in the shell: {' '.join(f'--read.{name} {text}' for name, text in texts.items())})"
 
 
 def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
-    """Return the variables of a role, "input" or "output", by their keys in the file."""
+    """Return the variables with a role, "input" or "output", by their keys in the file."""
     names = [str(name) for name in data.data_vars if str(name).startswith(f"{role}:")]
     return {name.partition(":")[2]: data[name].variable for name in names}
 
 
 def spaces_of(data: Dataset) -> list[str]:
-    """Return the axes of the grid, in the order of the first file, else of the first output that has all."""
+    """Return the axes of the grid, in the order of the first file or else of the first output with the most axes."""
     if "spaces" in data.attrs:
         return list(data.attrs["spaces"])
     found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
@@ -51,7 +51,7 @@ def n_channels(variable: Variable) -> int:
 
 
 def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
-    """Return the names of the channels of a role."""
+    """Return the channel names of all fields with a role."""
     found: list[str] = []
     for key, variable in fields_of(data, role).items():
         count = n_channels(variable)
@@ -62,7 +62,7 @@ def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
 
 
 def described(data: Dataset, role: str) -> str:
-    """Return the fields of a role with their axes, such as ``u (sample time x y)``."""
+    """Return a description of the fields with a role and their axes, such as ``u (sample time x y)``."""
     words = {key: [dim.partition(":")[0] for dim in variable.dims] for key, variable in fields_of(data, role).items()}
     return " + ".join(f"{key} ({' '.join(own)})" for key, own in words.items())
 
@@ -71,29 +71,29 @@ def described(data: Dataset, role: str) -> str:
 
 
 def field(role: str, key: str, values: Any, words: Sequence[str], labels: Sequence[str] = ()) -> dict[str, Variable]:
-    """Return a field under a name that is no axis. The channels of each array have an axis of their own, and labels."""
+    """Return a field under a key that differs from all axis names, with a channel axis of its own and channel labels."""
     names = [f"{CHANNEL}:{key}:{axis}" if word == CHANNEL else word for axis, word in enumerate(words)]
     return {f"{role}:{key}": lazy(values, names, {_LABELS: tuple(labels)})}
 
 
 def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = None, **attrs: Any) -> Dataset:
-    """Return variables on one grid as a Dataset.
+    """Return variables on a common grid as a Dataset.
 
     Parameters
     ----------
     file : str
-        What messages call it.
+        Name of the file in messages.
     fields : mapping of str to Variable
-        As :func:`field` returns them. Along an axis that is absent or has one point, a field is constant.
+        Fields as returned by :func:`field`. A field is constant along an axis that is absent or has one point.
     coords : mapping of str to array, optional
-        Axis → its coordinate. The times of PDEBench have one entry more than there are frames.
+        Coordinate of each axis. Times may have one more entry than there are frames, as in PDEBench.
     **attrs
         Attributes of the Dataset.
 
     Raises
     ------
     MupError
-        If these are no fields of real numbers on one grid, or if the output looks like classes.
+        If the variables are not real-valued fields on a common grid, or if the output looks like class labels.
     """
     sizes: dict[str, int] = {}
     for name, variable in fields.items():
@@ -135,7 +135,7 @@ def _check_field(name: str, file: str, variable: Variable) -> None:
 
 
 def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
-    """Raise MupError unless all fields have the same points along each axis, and inputs no axis that outputs lack."""
+    """Raise MupError if lengths differ along an axis, or if inputs have an axis that the outputs lack."""
     held = ", ".join(f"{name.partition(':')[2]} {dict(variable.sizes)}" for name, variable in fields.items())
     outputs = {dim for name, variable in fields.items() if name.startswith("output:") for dim in variable.dims}
     for variable in fields.values():

@@ -1,4 +1,4 @@
-"""Pairs of input and output in files: windows of frames of trajectories of any length, each frame read once."""
+"""Pairs of input and output from files, as windows over trajectories of any length. Each frame is read only once."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,26 +15,26 @@ from neuralop_mup.lab.data.problem_data import check_finite
 from neuralop_mup.lab.data.roles import fields_of, grid_of, spaces_of
 
 _ROLES = ("input", "output")
-_MOST = 2**23  # bytes that are read at once, unless the file stores larger pieces
+_MOST = 2**23  # maximum number of bytes that are read at once, unless the chunks of the file are larger
 
 
 class RowReader:
-    """The fields of one role in a Dataset, by row: sample after sample and, within each, time after time.
+    """The fields of one role in a Dataset, by row. Rows are ordered by sample and, within each sample, by time.
 
     Parameters
     ----------
     data : Dataset
-        With roles.
+        Dataset with roles.
     role : str
 
     Attributes
     ----------
     shape : tuple of int
-        ``(channels, *grid)``.
+        Shape ``(channels, *grid)`` of a row.
     dtype : dtype
-        The precision of the file: float32 or float64.
+        Precision of the file, float32 or float64.
     chunk : tuple of int
-        Samples and times that the file stores together.
+        Number of samples and times in one chunk of the file.
     """
 
     def __init__(self, data: Dataset, role: str) -> None:
@@ -47,7 +47,7 @@ class RowReader:
         self.chunk = _chunk_of(variables[0]) if variables else (1, 1)
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Fill ``out``, of shape ``(len(rows), channels, *grid)``, with rows in ascending order."""
+        """Read ``rows``, in ascending order, into ``out`` of shape ``(len(rows), channels, *grid)``."""
         samples, times = np.divmod(rows, self.n_times)
         for run in self._runs(rows, samples, times):
             first, last = run[0], run[-1]
@@ -61,10 +61,13 @@ class RowReader:
                 out[first : last + 1] = block[inside]
 
     def _runs(self, rows: np.ndarray, samples: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
-        """Return places of rows that one reading covers: with small gaps, and several small samples at the same times."""
+        """Return groups of positions in ``rows`` that are read together.
+
+        A group may contain small gaps, and several small samples with the same times.
+        """
         size = math.prod(self.shape) * self.dtype.itemsize
         ends = np.diff(rows) > 1 + GAP // size
-        starts = np.flatnonzero(np.diff(samples)) + 1  # places of the first row of each further sample
+        starts = np.flatnonzero(np.diff(samples)) + 1  # position of the first row of each sample except the first
         first, last = times[np.append(0, starts)], times[np.append(starts, len(rows)) - 1]
         is_joint = self.n_times * size <= GAP or self.chunk[0] > 1
         ends[starts - 1] |= (np.diff(first) != 0) | (np.diff(last) != 0) | (not is_joint)
@@ -74,7 +77,7 @@ class RowReader:
         return np.split(np.arange(len(rows)), np.flatnonzero(ends) + 1)
 
     def _fill(self, block: np.ndarray, at: Mapping[str, slice]) -> None:
-        """Fill a block ``(samples, times, channels, *grid)`` from all fields; along absent axes they repeat."""
+        """Fill a block of shape ``(samples, times, channels, *grid)`` from all fields, repeated along absent axes."""
         ends = [0, *accumulate(self.counts)]
         for variable, start, stop in zip(self.fields.values(), ends, ends[1:], strict=False):
             part = variable.isel(at, missing_dims="ignore")
@@ -85,25 +88,25 @@ class RowReader:
 
 
 def _chunk_of(variable: Variable) -> tuple[int, int]:
-    """Return how many samples and times the file stores together."""
-    array = getattr(variable._data, "array", None)  # xarray has no public way to the array behind a lazy variable
+    """Return the number of samples and times in one chunk of the file."""
+    array = getattr(variable._data, "array", None)  # xarray has no public access to the array of a lazy variable
     sizes = dict(zip(variable.dims, getattr(array, "chunks", ()), strict=False))
     return sizes.get(SAMPLE, 1), sizes.get(TIME, 1)
 
 
 class WindowReader:
-    """The pairs of input and output of one split in files, read when somebody asks for them.
+    """The pairs of input and output of one split in files, read on demand.
 
     Parameters
     ----------
     parts : sequence of Dataset
-        With roles; a frame is a step of the model apart from the next.
+        Datasets with roles. Consecutive frames are one model step apart.
     samples : array of int
-        Which of their samples or trajectories the split has, numbered through all parts.
+        Indices of the samples or trajectories in the split, counted through all parts.
     history : int
-        Frames of an input; 0 without a time axis.
+        Number of frames in an input, or 0 without a time axis.
     check_unchanged : callable
-        Raises MupError if a file changed.
+        Function that raises MupError if a file has changed.
     masked : bool, default False
         Whether NaN is allowed.
 
@@ -112,9 +115,9 @@ class WindowReader:
     fields : tuple of LazyField
         Input and output.
     lengths : array of int
-        Pairs that each sample or trajectory gives.
+        Number of pairs from each sample or trajectory.
     chunk : int
-        Pairs that a file stores together.
+        Number of pairs in one chunk of a file.
     """
 
     def __init__(
@@ -130,12 +133,12 @@ class WindowReader:
         times = np.array([reader.n_times for reader in self.readers["output"]])
         counts = np.array([data.sizes.get(SAMPLE, 1) for data in parts])
         ends = np.cumsum(counts)
-        owner = np.searchsorted(ends, samples, "right")  # the part of each sample
-        self.offsets = np.cumsum([0, *(counts * times)])  # the first row of each part
+        owner = np.searchsorted(ends, samples, "right")  # index of the part that contains each sample
+        self.offsets = np.cumsum([0, *(counts * times)])  # index of the first row of each part
         first = self.offsets[owner] + (samples - (ends - counts)[owner]) * times[owner]
         self.lengths = times[owner] - history
         places = np.arange(self.lengths.sum()) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        self.starts = np.repeat(first, self.lengths) + places  # the row of the first frame of each pair
+        self.starts = np.repeat(first, self.lengths) + places  # row of the first frame of each pair
         beside, own = (self.readers[role][0] for role in _ROLES)
         self.chunk = math.prod(own.chunk)
         channels = (beside.shape[0] + history * own.shape[0], own.shape[0])
@@ -145,18 +148,18 @@ class WindowReader:
         return len(self.starts)
 
     def read(self, index: Sequence[int], which: Sequence[int], steps: int = 1) -> list[torch.Tensor]:
-        """Read inputs (0), outputs (1) or both of some pairs, in the precision of the file; further steps as channels."""
+        """Read inputs (0), outputs (1) or both for some pairs in the file's precision. Further steps become channels."""
         return self.hold(index, which, steps, {})(torch.arange(len(index)))
 
     def hold(
         self, index: Sequence[int], which: Sequence[int], steps: int, rooms: dict[str, np.ndarray]
     ) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-        """Read pairs, each frame once and in the order of the files; return a function that copies those at some places.
+        """Read pairs, with each frame read once and in file order. Return a function that copies pairs at given positions.
 
-        ``rooms``, a dict that is empty at first, keeps the memory for the next call, which overwrites it.
+        ``rooms`` is a dict of buffers, empty at first. The next call reuses and overwrites them.
         """
         rows = self.starts[np.asarray(index, dtype=int), None] + np.arange(self.history + steps)
-        # Inputs need the frames before, outputs those after.
+        # Inputs use the frames of the history, and outputs use those that follow.
         wanted = rows[:, 0 if 0 in which else self.history : None if 1 in which else self.history]
         frames, places = self._read("output", wanted, rooms) if wanted.size else (torch.empty(0), torch.empty(0))
         inputs = [(frames, places[:, : self.history])] if self.history else []
@@ -166,7 +169,7 @@ class WindowReader:
         return lambda some: [_copy(parts[each], some) for each in which]
 
     def _read(self, role: str, wanted: np.ndarray, rooms: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return frames, each once, and the place of each row among them."""
+        """Return the distinct frames and the position of each requested row among them."""
         rows, places = np.unique(wanted, return_inverse=True)
         readers = self.readers[role]
         if role not in rooms or len(rooms[role]) < len(rows):
@@ -183,7 +186,7 @@ class WindowReader:
         return torch.from_numpy(rooms[role]), torch.from_numpy(places.reshape(wanted.shape))
 
     def whole(self) -> tuple[torch.Tensor, ...]:
-        """Return all pairs in memory, read part by part."""
+        """Read all pairs into memory, one chunk at a time."""
         pair = tuple(torch.empty(values.shape) for values in self.fields)
         with reading():
             for numbers in chunks_of(*self.fields):
@@ -193,7 +196,7 @@ class WindowReader:
 
 
 def _copy(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], some: torch.Tensor) -> torch.Tensor:
-    """Return frames of some pairs, joined as channels."""
+    """Return the frames of some pairs, joined as channels."""
     found = []
     for frames, places in parts:
         own = frames.index_select(0, places[some].flatten())
@@ -202,7 +205,7 @@ def _copy(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], some: torch.Tensor
 
 
 class LazyField:
-    """Input or output of one split: indexed like a tensor of shape ``(n, channels, *grid)``, and read then."""
+    """Input or output of one split. It is indexed like a tensor of shape ``(n, channels, *grid)`` and read on access."""
 
     def __init__(self, pairs: WindowReader, which: int, shape: tuple[int, ...]) -> None:
         self.pairs, self.which, self.shape, self.ndim = pairs, which, shape, len(shape)
@@ -217,5 +220,5 @@ class LazyField:
         return self.exact(index).float()
 
     def exact(self, index: Sequence[int]) -> torch.Tensor:
-        """Return some of them in the precision of the file."""
+        """Return the samples with these indices in the precision of the file."""
         return self.pairs.read(index, (self.which,))[0]

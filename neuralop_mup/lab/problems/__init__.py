@@ -1,6 +1,6 @@
-"""Problems of operator learning. Their data is generated, and kept in a cache.
+"""Operator-learning problems with data that is generated and stored in a cache.
 
-``get_problem("burgers", viscosity=0.1)`` describes a problem, ``.load()`` gives its data.
+``get_problem("burgers", viscosity=0.1)`` returns the description of a problem, and its ``.load()`` returns the data.
 """
 
 from typing import Any
@@ -28,24 +28,24 @@ PROBLEMS: dict[str, type[Problem]] = {cls.name: cls for cls in (Burgers, Darcy, 
 
 
 def get_problem(name: str, **arguments: Any) -> Problem:
-    """Return the problem of a name, without generating its data.
+    """Return the problem with this name, without generating its data.
 
     Parameters
     ----------
     name : str
-        A key of ``PROBLEMS``, such as ``"burgers"``, or ``"data"`` for files of your own (:class:`OwnData`).
+        A key of ``PROBLEMS``, such as ``"burgers"``, or ``"data"`` for your own files (:class:`OwnData`).
     **arguments
         Arguments of the problem's class, such as ``n_train=800`` or ``viscosity=0.01``.
 
     Returns
     -------
     Problem
-        An object of the class with this name, or an :class:`OwnData`. Its ``load()`` returns the data.
+        An instance of the class with this name, or of :class:`OwnData`. Its ``load()`` returns the data.
 
     Raises
     ------
     MupError
-        For an unknown name, an unknown argument or an invalid value.
+        If the name or an argument is unknown, or if a value is invalid.
 
     Examples
     --------

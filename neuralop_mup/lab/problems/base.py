@@ -1,4 +1,4 @@
-"""The base class of problems: a frozen description that generates data and keeps it in a cache."""
+"""The base class of problems, a frozen description that generates data and stores it in a cache."""
 
 import os
 import warnings
@@ -23,33 +23,34 @@ from neuralop_mup.validation import check_count, check_names, check_number
 
 
 def cache_folder(folder: str | Path | None = None) -> Path:
-    """Return the folder if one is passed, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache."""
+    """Return ``folder`` if given, else ``$NEURALOP_MUP_CACHE``, else ``neuralop_mup`` in the user's cache folder."""
     shared = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "neuralop_mup")
     return Path(folder or os.environ.get("NEURALOP_MUP_CACHE") or shared).expanduser()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem(ABC):
-    """A problem, described by its arguments. The same arguments always mean the same data.
+    """A problem that is described by its arguments. The same arguments always produce the same data.
 
-    Sample ``i`` of a split depends only on ``(seed, split, i)``. So a larger ``n_train`` adds samples and changes no others.
+    Sample ``i`` of a split depends only on ``(seed, split, i)``, so a larger ``n_train`` adds samples without changing the
+    existing ones.
 
-    Arguments with names that end in ``_weight`` are weights of the losses, and the data does not depend on them. A loss of
-    weight 0 is not evaluated, except the loss of the data, which compares runs.
+    Arguments whose names end in ``_weight`` are weights of the losses and do not affect the data. A loss with weight 0 is
+    not evaluated, except for the loss of the data, which is used to compare runs.
 
     Parameters
     ----------
     n_train, n_val, n_test : int
-        Samples of each split.
+        Number of samples in each split.
     grid : int
-        Points per axis of the data; at least 8.
+        Number of grid points per axis of the data, at least 8.
     seed : int, default 0
-        Seed of the samples.
+        Seed for the samples.
 
     Raises
     ------
     MupError
-        For an invalid value.
+        If a value is invalid.
 
     Examples
     --------
@@ -72,9 +73,9 @@ class Problem(ABC):
     n_dim: ClassVar[int]
     in_channels: ClassVar[int] = 1
     out_channels: ClassVar[int] = 1
-    version: ClassVar[int] = 1  # of the generator; increase it when the same arguments give other numbers
-    chunk: ClassVar[int] = 50  # samples that are solved together
-    ends: ClassVar[int] = 0  # 1 if the grid includes both ends: then it has one cell less than points
+    version: ClassVar[int] = 1  # version of the generator; increase it when the same arguments give different data
+    chunk: ClassVar[int] = 50  # number of samples that are solved together
+    ends: ClassVar[int] = 0  # 1 if the grid includes both ends, so it has one cell fewer than points
 
     def __post_init__(self) -> None:
         for argument in ("n_train", "n_val", "n_test"):
@@ -85,32 +86,32 @@ class Problem(ABC):
         cells = self.grid - self.ends
         if (self.fine_grid - self.ends) % cells:
             raise MupError(
-                f"solver_grid = {self.fine_grid} does not contain the {self.grid} points of the data. Write "
+                f"solver_grid={self.fine_grid} does not contain the {self.grid} grid points of the data. Use "
                 f"solver_grid={-(-(self.fine_grid - self.ends) // cells) * cells + self.ends}."
             )
         weights = self._weights()
         for argument, weight in weights.items():
             check_number(argument, weight)
         if weights and not any(weights.values()):
-            raise MupError(f"{' and '.join(weights)} are 0, so there is no loss. Set one of them above 0.")
+            raise MupError(f"{' and '.join(weights)} are 0, so there is no loss. At least one of them must be positive.")
 
     def _weights(self) -> dict[str, float]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_weight")}
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Number of points on each axis."""
+        """Number of grid points along each axis."""
         return (self.grid,) * self.n_dim
 
     def losses(self) -> Losses:
-        """Return the losses of a training by name: weight and ``loss(y_pred, **sample)``, summed over the batch.
+        """Return the training losses by name: a weight and a function ``loss(y_pred, **sample)`` that sums over the batch.
 
-        ``"data"`` is always among them: the relative L2 error, which chooses hyperparameters.
+        They always include ``"data"``, the relative L2 error, which is used to select hyperparameters.
 
         Returns
         -------
         dict of str to (float, callable)
-            Without other losses of weight 0.
+            The losses. Other losses than ``"data"`` are omitted if their weight is 0.
 
         Examples
         --------
@@ -123,21 +124,21 @@ class Problem(ABC):
         return {name: (weights[name], loss) for name, loss in losses.items() if weights[name] or name == "data"}
 
     def equation_losses(self) -> dict[str, Term]:
-        """Return the losses of an equation by name; none by default."""
+        """Return the losses for the residual of an equation by name. By default, there are none."""
         return {}
 
     def processor(self, data: ProblemData) -> Any:
-        """Return the data processor that the losses need: by default the processor of the data.
+        """Return the data processor that the losses require. By default, this is the processor of the data.
 
         Parameters
         ----------
         data : ProblemData
-            The normalization is computed from its training samples.
+            Data whose training samples determine the normalization.
 
         Returns
         -------
         neuralop DataProcessor
-            neuralop's default, or a :class:`~neuralop_mup.losses.PhysicalDataProcessor` for an equation.
+            neuralop's default processor, or a :class:`~neuralop_mup.losses.PhysicalDataProcessor` for an equation.
 
         Examples
         --------
@@ -150,35 +151,35 @@ class Problem(ABC):
 
     @property
     def fine_grid(self) -> int:
-        """Points per axis of the solver. The data has a part of them, evenly spaced."""
+        """Number of grid points per axis of the solver. The grid of the data is an evenly spaced subset of them."""
         return self.grid
 
     @property
     def title(self) -> str:
-        """Name of the data in reports."""
+        """Name of the data that is used in reports."""
         return self.name
 
     def content(self) -> dict[str, Any]:
-        """Return everything that decides the data: the problem, its arguments, and the version of the generator."""
+        """Return everything that determines the data: the problem, its arguments, and the version of the generator."""
         return {"problem": self.name, **asdict(self), "solver_grid": self.fine_grid, "generator": self.version}
 
     @property
     def file_name(self) -> str:
-        """Name of the data's file in the cache. It contains a hash of everything that the data depends on."""
+        """Name of the data file in the cache, which contains a hash of everything that the data depends on."""
         decisive = {name: value for name, value in self.content().items() if not name.endswith("_weight")}
         return f"{self.name}-{fingerprint(decisive)[:24]}.safetensors"
 
     @abstractmethod
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Return an input and its solution for each generator: float64, ``(generators, channels, *grid_shape)``."""
+        """Return one input and its solution per generator, in float64, of shape ``(generators, channels, *grid_shape)``."""
 
     def generate(self) -> ProblemData:
-        """Compute the data on one thread, with progress on stderr and without the cache.
+        """Generate the data on one thread without using the cache, and show progress on stderr.
 
         Returns
         -------
         ProblemData
-            The same as from :meth:`load`.
+            The same data that :meth:`load` returns.
 
         Raises
         ------
@@ -200,7 +201,7 @@ class Problem(ABC):
         total = sum(getattr(self, f"n_{split}") for split in SPLITS)
         with tqdm(desc=f"generating {self.name} data", total=total, unit=" samples", mininterval=1) as bar:
             try:
-                # Small solves on many threads of shared cores were 26 to 46 times slower.
+                # Small solves were 26 to 46 times slower with many threads on shared cores.
                 torch.set_num_threads(1)
                 for number, split in enumerate(SPLITS):
                     chunks = []
@@ -216,7 +217,7 @@ class Problem(ABC):
         return tensors
 
     def load(self, cache_dir: str | Path | None = None) -> ProblemData:
-        """Return the data from the cache. If it is not there, generate and keep it.
+        """Return the data from the cache. If it is not cached, generate it and store it in the cache.
 
         Parameters
         ----------
@@ -227,17 +228,17 @@ class Problem(ABC):
         Returns
         -------
         ProblemData
-            Samples of train, val and test.
+            The training, validation and test samples.
 
         Raises
         ------
         MupError
-            If the folder cannot be written, or the solver fails.
+            If the folder cannot be written or the solver fails.
 
         Warns
         -----
         UserWarning
-            If the cached file cannot be read. The data is then generated again.
+            If the cached file cannot be read. In this case, the data is generated again.
 
         Examples
         --------
@@ -249,18 +250,18 @@ class Problem(ABC):
         path = cache_folder(cache_dir) / self.file_name
         try:
             if path.is_file():
-                return self._data(load_file(path))  # mapped, so that processes share memory
+                return self._data(load_file(path))  # the file is memory-mapped, so processes share memory
         except SafetensorError as error:
-            warnings.warn(f"The cached file {path} cannot be read ({error}). Its data is generated again.", stacklevel=2)
+            warnings.warn(f"The cached file {path} cannot be read ({error}), so its data is generated again.", stacklevel=2)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # The file is created first, so that a folder that cannot be written raises before the work.
+            # The file is created first, so that an unwritable folder causes an error before any data is generated.
             with whole_file(path) as partial:
                 tensors = self._generated()
                 save_file(tensors, partial)
         except (OSError, SafetensorError) as error:
             raise MupError(
-                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free some space, or set "
+                f"Cannot write to the cache folder {path.parent}: {error}. Make it writable, free up space, or set "
                 "NEURALOP_MUP_CACHE to another folder."
             ) from error
         return self._data(tensors)
@@ -270,14 +271,14 @@ class Problem(ABC):
 
 
 def named(known: Mapping[str, type[Problem]], name: str, arguments: Mapping[str, Any]) -> Problem:
-    """Return the problem of a name with these arguments.
+    """Return the problem with this name and these arguments.
 
     Raises
     ------
     MupError
-        For an unknown name, an unknown argument or an invalid value.
+        If the name or an argument is unknown, or if a value is invalid.
     """
     if name not in known:
-        raise MupError(f"There is no problem {name!r}; {nearest(str(name), known)}")
+        raise MupError(f"Unknown problem {name!r}: {nearest(str(name), known)}")
     check_names(arguments, known[name])
     return known[name](**arguments)

@@ -1,4 +1,4 @@
-"""Viscous Burgers' equation on the periodic unit interval: random fields, solver and data."""
+"""The viscous Burgers' equation on the periodic unit interval: random fields, solver and data."""
 
 import math
 from collections.abc import Callable
@@ -13,28 +13,28 @@ from neuralop_mup.lab.data.problem_data import Pair
 from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.validation import check_positive
 
-# A front between -w and w is w tanh(w x / 2 nu). Its Fourier coefficients fall as exp(-2 pi^2 nu k / w). If points times nu
-# have this value, the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
+# A front between -w and w is w tanh(w x / 2 nu), whose Fourier coefficients decay as exp(-2 pi^2 nu k / w). If points * nu
+# equals this value, the amplitude of the highest mode kept (a third of the points) is below 1e-7 for w up to 1.5.
 _POINTS_TIMES_VISCOSITY = 3.84
-# Finer grids take steps as on a grid of this size. The state is smooth, so RK4 is accurate enough, and viscosity keeps finer
-# modes stable.
+# Finer grids use the same time step as a grid of this size. The state is smooth, so RK4 is accurate enough, and viscosity
+# keeps finer modes stable.
 _LEAST_STEP_GRID = 256
 
-# Grid spacings that the fastest point moves per step.
+# Number of grid spacings that the fastest point moves per time step.
 _CFL = 0.5
 
 
 def periodic_field(normals: torch.Tensor, n: int) -> torch.Tensor:
-    """Return Gaussian random fields with the law N(0, 625 (-Δ + 25 I)^-2) on the periodic unit interval, without mean.
+    """Return Gaussian random fields with the distribution N(0, 625 (-Δ + 25 I)^-2) and mean 0 on the periodic unit interval.
 
-    The generator of the published FNO data also leaves out the constant mode.
+    The generator of the published FNO data also omits the constant mode.
 
     Parameters
     ----------
     normals : torch.Tensor, shape (batch, modes, 2)
-        Independent standard normal numbers for cos and sin of 2πkx with k = 1 … modes; modes < n / 2.
+        Independent standard normal values for cos and sin of 2πkx with k = 1 … modes, where modes < n / 2.
     n : int
-        Points x = 0, 1/n, …, (n - 1)/n.
+        Number of grid points x = 0, 1/n, …, (n - 1)/n.
 
     Returns
     -------
@@ -52,12 +52,12 @@ def periodic_field(normals: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def rk4_step(v: torch.Tensor, first: torch.Tensor, flux: Callable[..., Any], decay: torch.Tensor, dt: Any) -> torch.Tensor:
-    """Return v after a Runge-Kutta step of order 4 for v_t = flux(v) − decay · v, with the decay as an integrating factor.
+    """Take a fourth-order Runge-Kutta step for v_t = flux(v) − decay · v, with the decay as an integrating factor.
 
     Parameters
     ----------
     v, first : torch.Tensor
-        Modes, and flux(v).
+        The Fourier modes v, and flux(v).
     flux : callable
     decay, dt : torch.Tensor, float
 
@@ -75,27 +75,28 @@ def rk4_step(v: torch.Tensor, first: torch.Tensor, flux: Callable[..., Any], dec
 def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torch.Tensor:
     """Solve u_t + (u²/2)_x = ν u_xx on the periodic unit interval.
 
-    The solver is Fourier pseudo-spectral in space, and dealiases by the 2/3 rule. In time, it is Runge-Kutta of order 4 with
-    the viscous term as an integrating factor. The largest speed of the batch sets the step.
+    The solver uses a Fourier pseudo-spectral method in space, with dealiasing by the 2/3 rule, and a fourth-order
+    Runge-Kutta method in time, with the viscous term as an integrating factor. The largest speed in the batch determines the
+    time step.
 
     Parameters
     ----------
     u0 : torch.Tensor, shape (..., n)
-        Initial states at x = 0, 1/n, …, (n - 1)/n; n at least 7. Modes of n/3 and above are dropped.
+        Initial states at x = 0, 1/n, …, (n - 1)/n, where n is at least 7. Modes at n/3 and above are dropped.
     viscosity : float
-        ν, above 0.
+        The viscosity ν, which must be positive.
     time : float, default 1.0
-        End time, above 0.
+        Final time, which must be positive.
 
     Returns
     -------
     torch.Tensor, float64, shape of ``u0``
-        u at ``time``.
+        The solution u at ``time``.
 
     Raises
     ------
     MupError
-        For a grid that is too coarse for the viscosity.
+        If the grid is too coarse for the viscosity.
 
     Examples
     --------
@@ -128,41 +129,42 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torc
         left = left - dt if steps_left > 1 else 0.0
 
     size = v.abs()
-    # On many small grids, no mode lies between 0.3 n and n/3. There, the highest kept mode is checked.
+    # On many small grids, no mode lies between 0.3 n and n/3. In this case, the highest mode kept is checked.
     high = min(0.3 * n, math.ceil(n / 3) - 1)
     tail, largest = float(size[..., kept & (k >= high)].max()), float(size.max())
     if not tail <= 1e-3 * largest:
         raise MupError(
-            f"{n} points do not resolve Burgers' equation with viscosity {viscosity:g}: the highest modes are "
-            f"{tail / largest:.0e} of the largest one. Use at least {math.ceil(_POINTS_TIMES_VISCOSITY / viscosity)} points "
-            "(solver_grid)."
+            f"A grid of {n} points does not resolve Burgers' equation with viscosity {viscosity:g}: the amplitudes of the "
+            f"highest modes reach {tail / largest:.0e} of the largest amplitude. Use at least "
+            f"{math.ceil(_POINTS_TIMES_VISCOSITY / viscosity)} points (solver_grid)."
         )
     return torch.fft.irfft(v, n=n)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Burgers(Problem):
-    """Viscous Burgers' equation on the periodic unit interval: u0 → u(·, time).
+    """The viscous Burgers' equation on the periodic unit interval, as a map from u0 to u(·, time).
 
     Parameters
     ----------
     viscosity : float, default 0.01
-        ν of u_t + (u²/2)_x = ν u_xx.
+        The viscosity ν in u_t + (u²/2)_x = ν u_xx.
     grid : int, default 128
-        Points of the data.
+        Number of grid points of the data.
     solver_grid : int, optional
-        Points of the solver, a multiple of ``grid``. Default: the smallest number that resolves the viscosity.
+        Number of grid points of the solver, a multiple of ``grid``. Default: the smallest number that resolves the
+        viscosity.
     n_train, n_val, n_test : int, default 800, 100, 100
-        Samples of each split.
+        Number of samples in each split.
     time : float, default 1.0
-        Time of the solution.
+        Time at which the solution is evaluated.
     seed : int, default 0
-        Seed of the initial states, which are :func:`periodic_field`.
+        Seed for the initial states, which are drawn by :func:`periodic_field`.
 
     Raises
     ------
     MupError
-        For an invalid value, such as a grid of the solver without the points of the data.
+        If a value is invalid, for example if the grid of the solver does not contain the points of the data.
 
     References
     ----------
@@ -195,13 +197,13 @@ class Burgers(Problem):
 
     @property
     def fine_grid(self) -> int:
-        """Points of the solver."""
+        """Number of grid points of the solver."""
         return self.solver_grid or self.grid * max(1, math.ceil(_POINTS_TIMES_VISCOSITY / (self.viscosity * self.grid)))
 
     def states(self, generators: list[np.random.Generator], steps: int) -> torch.Tensor:
-        """Return the initial states and those after each of ``steps`` equal parts of the time, on the data's grid."""
+        """Return the states at ``steps`` + 1 equally spaced times, including the initial states, on the grid of the data."""
         n = self.fine_grid
-        # Low modes come first, so a finer grid of the solver adds modes to the same initial state.
+        # Low modes are drawn first, so a finer solver grid adds modes to the same initial state.
         normals = np.stack([generator.standard_normal((n // 2 - 1, 2)) for generator in generators])
         states = [periodic_field(torch.from_numpy(normals), n)]
         for _ in range(steps):
@@ -209,5 +211,5 @@ class Burgers(Problem):
         return torch.stack(states, dim=1)[:, :, None, :: n // self.grid]
 
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Return initial states and solutions on the data's grid; see :meth:`Problem.solve`."""
+        """Return the initial states and the solutions on the grid of the data (see :meth:`Problem.solve`)."""
         return self.states(generators, 1).unbind(1)

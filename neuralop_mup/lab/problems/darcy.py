@@ -15,13 +15,13 @@ from neuralop_mup.lab.problems.base import Problem
 from neuralop_mup.losses import DarcyEqnLoss, PhysicalDataProcessor, sine_mollifier
 from neuralop_mup.validation import check_positive
 
-_DEFAULT_CELLS = 90  # of the solver per axis, at least
+_DEFAULT_CELLS = 90  # minimum number of solver cells per axis by default
 
 
 def shell_order(n: int) -> np.ndarray:
-    """Return the rank of each index pair (i, j) when the square grows shell by shell; shape (n, n).
+    """Return the rank of each index pair (i, j) when a square grows shell by shell, as an array of shape (n, n).
 
-    A larger square keeps the ranks of a smaller one. So the same random numbers give the same low modes at every resolution.
+    A larger square keeps the ranks of a smaller one, so the same random numbers give the same low modes at every resolution.
     """
     i, j = np.indices((n, n))
     shell = np.maximum(i, j)
@@ -29,16 +29,16 @@ def shell_order(n: int) -> np.ndarray:
 
 
 def neumann_field(normals: torch.Tensor, n: int) -> torch.Tensor:
-    """Return Gaussian random fields with the law N(0, (-Δ + 9 I)^-2) and zero flux at the boundary, without mean.
+    """Return Gaussian random fields with the distribution N(0, (-Δ + 9 I)^-2), mean 0 and zero flux at the boundary.
 
-    The generator of the published FNO data also leaves out the constant mode.
+    The generator of the published FNO data also omits the constant mode.
 
     Parameters
     ----------
     normals : torch.Tensor, shape (batch, modes, modes)
-        Independent standard normal numbers for cos(πix) cos(πjy); entry (0, 0) is not used.
+        Independent standard normal values for cos(πix) cos(πjy). Entry (0, 0) is not used.
     n : int
-        Points per axis of the unit square, both ends included.
+        Number of grid points per axis of the unit square, including both ends.
 
     Returns
     -------
@@ -59,20 +59,21 @@ def neumann_field(normals: torch.Tensor, n: int) -> torch.Tensor:
 def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
     """Solve −∇·(a∇u) = f on the unit square with u = 0 on the boundary.
 
-    Finite volumes around the nodes, of second order where a is smooth. On a face, a is the harmonic mean of its two nodes,
-    which keeps the flux across a jump. The linear system is solved directly.
+    The solver uses node-centred finite volumes, which are second-order accurate where a is smooth. On a face, a is the
+    harmonic mean of its values at the two adjacent nodes, which preserves the flux across a jump. The linear system is
+    solved directly.
 
     Parameters
     ----------
     a : torch.Tensor, shape (..., n, n)
-        Coefficient at the nodes, boundary included; above 0.
+        Positive coefficient at the nodes, including the boundary.
     f : torch.Tensor or float, default 1.0
         Right-hand side at the nodes, broadcast to the shape of ``a``.
 
     Returns
     -------
     torch.Tensor, float64, shape of ``a``
-        u at the nodes.
+        The solution u at the nodes.
 
     Examples
     --------
@@ -100,7 +101,7 @@ def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
     columns[:, -1] = 0  # the last node of a row and the first of the next row are not neighbours
     beside = columns.ravel()[:-1]
     matrix = scipy.sparse.diags([diagonal.ravel(), rows, rows, beside, beside], [0, inner, -inner, 1, -1], format="csc")
-    # The matrix is symmetric and positive definite, so there is no pivoting, and the ordering keeps the symmetry.
+    # The matrix is symmetric positive definite, so pivoting is disabled and a symmetric ordering is used.
     factor = scipy.sparse.linalg.splu(
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
     )
@@ -113,28 +114,29 @@ def _harmonic(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Darcy(Problem):
-    """Darcy flow −∇·(a∇u) = 1 on the unit square, u = 0 on the boundary: a → u.
+    """Darcy flow −∇·(a∇u) = 1 on the unit square with u = 0 on the boundary, as a map from a to u.
 
-    The coefficient has two values: the higher one where a Gaussian random field (:func:`neumann_field`) is at least 0.
+    The coefficient has two values, the second of which is used where a Gaussian random field (:func:`neumann_field`) is
+    nonnegative.
 
     Parameters
     ----------
     grid : int, default 32
-        Points per axis of the data, both boundaries included.
+        Number of grid points per axis of the data, including both boundaries.
     solver_grid : int, optional
-        Points per axis of the solver; ``solver_grid - 1`` is a multiple of ``grid - 1``. Default: the smallest such number
-        of at least 91.
+        Number of grid points per axis of the solver, where ``solver_grid - 1`` must be a multiple of ``grid - 1``. Default:
+        the smallest such number that is at least 91.
     contrast : tuple of two floats, default (3.0, 12.0)
-        The two values of a, both above 0: where the field is negative, and elsewhere.
+        The two positive values of a, where the random field is negative and elsewhere.
     n_train, n_val, n_test : int, default 400, 100, 100
-        Samples of each split.
+        Number of samples in each split.
     seed : int, default 0
-        Seed of the coefficients.
+        Seed for the coefficients.
 
     Raises
     ------
     MupError
-        For an invalid value, such as a grid of the solver without the points of the data.
+        If a value is invalid, for example if the grid of the solver does not contain the points of the data.
 
     References
     ----------
@@ -167,17 +169,17 @@ class Darcy(Problem):
             raise MupError(f"contrast must be two numbers, such as (3.0, 12.0), got {self.contrast!r}.")
         for value in self.contrast:
             check_positive("contrast", value)
-        # A list, as from a configuration file, would make the frozen problem unhashable.
+        # A list, for example from a configuration file, would make the frozen dataclass unhashable.
         object.__setattr__(self, "contrast", tuple(self.contrast))
 
     @property
     def fine_grid(self) -> int:
-        """Points per axis of the solver."""
+        """Number of grid points per axis of the solver."""
         cells = self.grid - 1
         return self.solver_grid or cells * math.ceil(_DEFAULT_CELLS / cells) + 1
 
     def solve(self, generators: list[np.random.Generator]) -> Pair:
-        """Return coefficients and solutions on the data's grid; see :meth:`Problem.solve`."""
+        """Return the coefficients and the solutions on the grid of the data (see :meth:`Problem.solve`)."""
         n = self.fine_grid
         modes = n - 1
         order = shell_order(modes)
@@ -192,28 +194,29 @@ class Darcy(Problem):
 
 @dataclass(frozen=True, kw_only=True)
 class DarcyPino(Darcy):
-    """Darcy flow with its equation as a loss.
+    """Darcy flow, with the residual of its equation as an additional loss.
 
-    The output of the model is un-normalized, then multiplied by sin(πx₁) sin(πx₂), which makes it 0 on the boundary. The
-    normalization is computed from y divided by that product, so the model learns values of mean 0 and standard deviation 1.
-    The published code multiplies by 0.001 instead.
+    The output of the model is denormalized and then multiplied by sin(πx₁) sin(πx₂), which makes it 0 on the boundary. The
+    normalization is computed from y divided by this product, so the model learns values with mean 0 and standard deviation
+    1. The published code multiplies by 0.001 instead.
 
-    By default, the solver works on the grid of the data. Then the data satisfies the discrete equation, and the two losses
-    agree. Data from a finer grid does not satisfy it, since the coefficient jumps between its points. With the default of
-    :class:`Darcy`, ``solver_grid=94``, the relative residual of the data is 0.75, and that of u = 0 is 1. With the published
-    421 → 61 points it is 1.4, so the two losses contradict each other.
+    By default, the solver works on the grid of the data. The data then satisfies the discrete equation, so the two losses
+    are consistent. Data from a finer grid does not satisfy the equation, because the coefficient jumps between its points.
+    With the default of :class:`Darcy`, ``solver_grid=94``, the relative residual of the data is 0.75, compared with 1 for u
+    = 0. With the published reduction from 421 to 61 points, it is 1.4, so the two losses contradict each other.
 
     Parameters
     ----------
     data_weight, equation_weight : float, default 5.0, 1.0
-        Weights of the relative L2 error of u and of the relative L2 norm of the residual, as in the paper.
+        Weights of the relative L2 error of u and of the relative L2 norm of the residual. The defaults are those of the
+        paper.
     grid, solver_grid, contrast, n_train, n_val, n_test, seed
         See :class:`Darcy`.
 
     Raises
     ------
     MupError
-        For an invalid value, or if both weights are 0.
+        If a value is invalid, or if both weights are 0.
 
     References
     ----------
@@ -236,15 +239,15 @@ class DarcyPino(Darcy):
 
     @property
     def fine_grid(self) -> int:
-        """Points per axis of the solver."""
+        """Number of grid points per axis of the solver."""
         return self.solver_grid or self.grid
 
     def equation_losses(self) -> dict[str, Callable[..., torch.Tensor]]:
-        """Return the residual."""
+        """Return the residual of the equation as a loss."""
         return {"equation": DarcyEqnLoss()}
 
     def processor(self, data: ProblemData) -> Any:
-        """Return a processor: physical fields for the losses, normalized fields for the model, zero on the boundary."""
+        """Return a processor that gives normalized fields to the model, and physical, zero-boundary fields to the losses."""
         x, y = data.train
         inner = (..., slice(1, -1), slice(1, -1))
         factor = sine_mollifier(y.shape[2:]).to(y)

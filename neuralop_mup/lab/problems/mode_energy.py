@@ -1,8 +1,8 @@
-"""The share of a data set's spectral energy that a number of Fourier modes keeps.
+"""The fraction of the spectral energy of a data set that a number of Fourier modes keeps.
 
-A proxy cannot learn modes that it does not have. Then its best learning rate is that of another problem. So the modes of a
-proxy should keep nearly all energy of the targets. Each channel is normalized, as the model receives it. Fields may be real
-or complex, periodic or not.
+A proxy cannot learn modes that it does not have, and its best learning rate is then that of a different problem. Therefore
+the modes of a proxy should keep nearly all of the energy of the targets. Each channel is normalized, as it is for the model.
+Fields may be real or complex, and need not be periodic.
 """
 
 from collections.abc import Sequence
@@ -10,33 +10,33 @@ from dataclasses import dataclass
 
 import torch
 
-# Share of the targets' energy that the modes of a proxy should keep on each axis. On eight problems, the best learning rate
-# of Adam was within a factor of 1.2 of the target's above 99.5 %, and up to 4 times too high below 99 %
-# (docs/howto/proxy.md, `python benchmarks/run.py energy`).
+# Fraction of the targets' energy that the modes of a proxy should keep along each axis. On eight problems, the best Adam
+# learning rate of the proxy was within a factor of 1.2 of the target's when more than 99.5 % of the energy was kept, and up
+# to 4 times too high when less than 99 % was kept (docs/howto/proxy.md, `python benchmarks/run.py energy`).
 ENOUGH = 0.999
 
-_SAMPLES = 256  # spread over the data set; a share of energy is a mean over them
+_SAMPLES = 256  # number of samples, spread over the data set, from which the energy is estimated
 
 
 @dataclass(frozen=True)
 class ModeEnergy:
-    """Shares of the spectral energy of fields on each axis.
+    """Fractions of the spectral energy of fields along each axis.
 
     Attributes
     ----------
     shares : tuple of tuple of float
-        For each axis, the shares that ``n_modes`` = 0, 1, …, n keep on n points.
+        For each axis with n points, the fractions of the energy that ``n_modes`` = 0, 1, …, n keep.
     """
 
     shares: tuple[tuple[float, ...], ...]
 
     def kept(self, n_modes: Sequence[int]) -> tuple[float, ...]:
-        """Return the share of the energy that ``n_modes`` keep on each axis."""
+        """Return the fraction of the energy that ``n_modes`` keep along each axis."""
         return tuple(share[min(n, len(share) - 1)] for n, share in zip(n_modes, self.shares, strict=True))
 
     def enough(self, share: float = ENOUGH) -> tuple[int, ...]:
-        """Return the smallest even ``n_modes`` on each axis that keep this share of the energy."""
-        # The sum of all may be slightly below 1, and no even n_modes keeps all modes of an odd number of points.
+        """Return the smallest even ``n_modes`` that keep this fraction of the energy along each axis."""
+        # The total may be slightly below 1, and an even n_modes never keeps all modes on an odd number of points.
         return tuple(
             next((n for n in range(2, len(kept), 2) if kept[n] >= min(share, kept[-1])), len(kept) - 1)
             for kept in self.shares
@@ -44,12 +44,12 @@ class ModeEnergy:
 
 
 def mode_energy(fields: torch.Tensor) -> ModeEnergy:
-    """Return the energy shares of fields.
+    """Return the fractions of the spectral energy of fields.
 
     Parameters
     ----------
-    fields : torch.Tensor
-        Shape ``(n, channels, *grid)``, real or complex, such as targets. Only some hundred samples are used.
+    fields : torch.Tensor, shape ``(n, channels, *grid)``
+        Real or complex fields, such as targets. Only a few hundred of the samples are used.
     """
     fields = fields[:: -(-len(fields) // _SAMPLES)]
     fields = fields.to(torch.complex128 if fields.is_complex() else torch.float64)
@@ -60,7 +60,7 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
     result = []
     for axis in range(2, fields.ndim):
         points = fields.shape[axis]
-        # The other axes need no transform, by Parseval's theorem.
+        # By Parseval's theorem, the other axes do not need to be transformed.
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
         both_signs = axis == fields.ndim - 1 and not fields.is_complex()
@@ -71,11 +71,11 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
 
 
 def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
-    """Return which frequencies a ``SpectralConv`` with n modes on an axis keeps.
+    """Return a mask of the frequencies that a ``SpectralConv`` with n modes keeps along an axis.
 
-    On the last axis of real fields, the spectrum contains frequencies 0 … n // 2, which stand for both signs. On other axes,
-    the n frequencies around 0 are kept: for even n, one more below 0 than above. On the last axis of complex fields,
-    neuralop 2.0 keeps other frequencies. This function treats it like the other axes.
+    Along the last axis of real fields, the spectrum contains the frequencies 0 … n // 2, which represent both signs. Along
+    other axes, the n frequencies around 0 are kept, with one more below 0 than above for even n. Along the last axis of
+    complex fields, neuralop 2.0 keeps different frequencies, but this function treats that axis like the others.
     """
     if both_signs:
         return frequency.abs() <= n // 2
@@ -83,14 +83,14 @@ def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
 
 
 def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
-    """Return a sentence if the modes of a proxy do not resolve the data, else an empty one.
+    """Return a warning if the modes of a proxy do not resolve the data, otherwise an empty string.
 
     Parameters
     ----------
     energy : ModeEnergy
-        Energy of the targets.
+        Spectral energy of the targets.
     proxy, target : sequence of int
-        ``n_modes`` of the two. Axes with equal numbers are not checked.
+        ``n_modes`` of the proxy and of the target. Axes with equal numbers of modes are not checked.
     """
     if not len(proxy) == len(target) == len(energy.shares):
         return ""
@@ -101,7 +101,7 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     if better == list(proxy):
         return ""
     return (
-        f"The proxy's n_modes = {', '.join(map(str, proxy))} keep {', '.join(f'{100 * share:.4g} %' for share in kept)} of "
-        f"the targets' spectral energy, axis by axis. Below {100 * ENOUGH:g} % its best learning rate may not transfer. Use "
-        f"n_modes = {', '.join(map(str, better))}."
+        f"The proxy with n_modes = {', '.join(map(str, proxy))} keeps {', '.join(f'{100 * share:.4g} %' for share in kept)} "
+        f"of the targets' spectral energy along its axes. Below {100 * ENOUGH:g} %, the best learning rate may not transfer "
+        f"to the target. Use n_modes = {', '.join(map(str, better))}."
     )

@@ -155,7 +155,7 @@ def test_training_on_trajectories_of_different_lengths():
     target = {"hidden_channels": 4, "n_modes": (4,)}
     trained = nm.train(build, "u.h5", read=read, target=target, epochs=1, folder="r", progress=False)
     report = trained.report.read_text()
-    assert "trajectory" in report and "from the first state on" in report
+    assert "trajectory" in report and "from the first state" in report
 
 
 def test_scalars_of_each_sample_are_constant_channels(capsys):
