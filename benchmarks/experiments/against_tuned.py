@@ -23,14 +23,14 @@ from experiments.curves import rounded, searched
 from experiments.fields import Field
 from experiments.kept import loss_of, missing, test_errors
 from experiments.pages import dotted, named, table
-from experiments.training import STAGES, remembered, run_of
-from neuralop_mup.lab.outcome import is_complete
+from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: Where the search of the rate begins.
 START = 4e-3
 DECAYS = (0.01, 0.1, 0.3)
+_ROUNDS = 5  # of short trainings that are timed
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,15 @@ class Adam:
     def __str__(self) -> str:
         name = f"AdamW, decay {self.decay:g}" if self.decay else "Adam"
         return f"{name}{', warm-up' * self.warm_up}"
+
+
+def paced(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Train the first run and the second one in turn, and return the median ratio of their times."""
+    ratios = []
+    for _ in range(_ROUNDS):
+        first, second = (train(own)["seconds"] for own in config["config"])
+        ratios.append(first / second)
+    return {"loss": median(ratios)}
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,14 @@ class AgainstTuned:
         who = (other or "MuSOAP") if adam is None else str(adam)
         return run_of(config, size=f"{name}: {who}", params={"lr": rounded(config["lr"]), "steps": steps}, seed=seed)
 
+    def pace(self, name: str) -> Run:
+        """Return a run that measures the time of a step of MuSOAP over that of Adam."""
+        share = 2 * STAGES / self.fields[name].steps
+        both = [self.run(name, adam, self.seeds[0], share) for adam in (None, Adam(START))]
+        content, config = ({key: [getattr(run, key) for run in both]} for key in ("content", "config"))
+        labels = {"size": f"{name}: time of a step", "params": {}, "seed": self.seeds[0]}
+        return Run({"train": "pace", **content}, config, train=paced, **labels)
+
     def tuned(self, records: Any, name: str) -> tuple[Adam | None, list[Adam]]:
         """Return the best settings of Adam, or None and the settings that must be tried first."""
 
@@ -122,6 +139,8 @@ class AgainstTuned:
         def untuned(seed: int, settings: Iterable[tuple[Any, ...]]) -> Iterator[Run]:
             return missing(records, (self.run(name, None, seed, *own) for name, own in product(self.fields, settings)))
 
+        if len(self.shares) > 1:
+            yield from missing(records, map(self.pace, self.fields))
         parts, others = [(share,) for share in self.shares], [(1.0, other) for other in self.others]
         yield from untuned(self.seeds[0], parts)
         best = {name: self.tuned(records, name) for name in self.fields}
@@ -141,13 +160,10 @@ class AgainstTuned:
         adam, *rest = asked
         return test_errors(records, (self.run(name, adam, seed, *rest) for seed in self.seeds))
 
-    def step_ratio(self, records: Any, name: str, adam: Adam) -> float:
-        """Return the time of a step of MuSOAP over that of Adam."""
-        means = []
-        for who in (None, adam):
-            found = [records.get(self.run(name, who, seed)) for seed in self.seeds]
-            means.append(median(r["metrics"]["seconds"] for r in found if r is not None and is_complete(r)))
-        return means[0] / means[1]
+    def step_ratio(self, records: Any, name: str) -> float:
+        """Return the time of a step of MuSOAP over that of Adam; NaN if it was not measured."""
+        ratio = loss_of(records.get(self.pace(name)))
+        return math.nan if ratio is None else ratio
 
     def share(self, records: Any, name: str, least: float) -> float:
         """Return the part of the steps after which the mean error is ``least``, by interpolation of the logarithms.
@@ -185,7 +201,7 @@ class AgainstTuned:
             rows.append([named(name), _range(ours), _range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}"])
             said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
             if len(self.shares) > 1:
-                share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name, adam)
+                share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name)
                 timed.append([named(name), f"{share:.2f}", f"{step:.2f}", f"{share * step:.2f}"])
         said["table"] = "\n".join(table(["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio"], rows))
         for who, own in ratios.items():
@@ -210,7 +226,7 @@ class AgainstTuned:
         if len(self.shares) > 1:
             times = {}
             for name, adam in done.items():
-                step, least = self.step_ratio(records, name, adam), fmean(self.errors(records, name, adam))
+                step, least = self.step_ratio(records, name), fmean(self.errors(records, name, adam))
                 found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
                 times[name] = {s: (s * step, fmean(own) / least) for s, own in found.items() if own}
             time_figure.draw(times, path)

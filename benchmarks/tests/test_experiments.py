@@ -44,15 +44,16 @@ def error_over_time(config):
 
     Adam's is best, 0.2, at the rate 0.016 with decay 0.1 and warm-up. Another rate or decay costs 20 %, no warm-up 10 %.
     """
+    if "config" in config:
+        return {"loss": 1.2}
     part = config["steps"] / 1000
     if config["optimizer"] == "soap":
-        error, seconds = 0.1 / part, 12 * part
+        error = 0.1 / part
     else:
         warm = config["optimizer"].startswith("adamw-warm-")
         decay = float(config["optimizer"].removeprefix("adamw-warm-")) if warm else config.get("weight_decay", 0.0)
         error = 0.2 * 1.2 ** (abs(math.log2(config["lr"] / 0.016)) + (decay != 0.1)) * (1.0 if warm else 1.1)
-        seconds = 10 * part
-    return {"loss": error, "metrics": {"test_loss": error, "train_loss": error, "seconds": seconds}}
+    return {"loss": error, "metrics": {"test_loss": error, "train_loss": error}}
 
 
 MEASURED = {"reference": error_by_base_width, "rollout": error_in_time, "time": error_over_time}
@@ -88,7 +89,7 @@ def test_the_time_to_the_error_of_tuned_adam(tmp_path):
         experiment,
         lambda config: {
             **error_over_time(config),
-            **({"metrics": {"test_loss": 0.3, "seconds": 1}} if config["optimizer"] == "soap" else {}),
+            **({"metrics": {"test_loss": 0.3}} if config.get("optimizer") == "soap" else {}),
         },
     )
     assert rows(experiment.numbers(slow)["shares"])["Burgers"].startswith("| Burgers | inf |")
