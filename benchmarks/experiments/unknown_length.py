@@ -156,11 +156,7 @@ class UnknownLength:
         )
         if not numbers:
             return said
-        whole = (
-            f"Median {numbers['all.median']} and most {numbers['all.most']}, asked were 1.05 and 1.15; single seeds "
-            f"{numbers['single.most']} at most."
-        )
-        return "\n".join([said, numbers["ratios"], "", whole, "", looks, numbers["looks"], ""])
+        return "\n".join([said, numbers["ratios"], "", looks, numbers["looks"], ""])
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
@@ -168,10 +164,9 @@ class UnknownLength:
         if not single:
             return {}
         over = {cell: geometric_mean(own) for cell, own in single.items()}
-        said = {"seeds": str(min(map(len, single.values()))), "single.most": f"{max(map(max, single.values())):.2f}"}
-        for part, names in {"all": PROBLEMS, "chosen": CHOSEN_ON, "others": REPORTED_ON}.items():
-            own = [ratio for (name, _), ratio in over.items() if name in names]
-            said |= {f"{part}.median": f"{median(own):.2f}", f"{part}.most": f"{max(own):.2f}"} if own else {}
+        said = {"single.most": f"{max(map(max, single.values())):.2f}"}
+        if others := [ratio for (name, _), ratio in over.items() if name in REPORTED_ON]:
+            said |= {"others.median": f"{median(others):.2f}", "others.most": f"{max(others):.2f}"}
         rows = []
         for name in self.problems:
             cells = [(name, steps) for steps in self.lengths]
