@@ -79,7 +79,7 @@ EXPERIMENTS: dict[str, Any] = {
         near=dict.fromkeys(USUAL[1:], "Adam"),
         longer=True,
         groups={d: tuple(name for name in APEBENCH if name.endswith(d)) for d in ("1D", "2D")}
-        | {"four": SOME, "nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
+        | {"nonlinear": tuple(name for name in APEBENCH if name not in LINEAR)},
         others=FOLDER / "own.jsonl",
     ),
     "apebench-further": ContestWithPage(
@@ -89,8 +89,6 @@ EXPERIMENTS: dict[str, Any] = {
         (0,),
         near={"Adam": 0.016, "AdamW": "Adam"},  # Adam's best one on most of the other scenarios
         untuned={"MuSOAP, untuned": "MuSOAP"},
-        groups={d: tuple(name for name in FURTHER if name.endswith(d)) for d in ("1D", "2D")}
-        | {"nonlinear": tuple(name for name in FURTHER if name not in LINEAR)},
     ),
     "apebench-more": ContestWithPage(
         "whether four times the trajectories turn the scenarios of APEBench on which MuSOAP is worse than AdamW",
@@ -105,7 +103,6 @@ EXPERIMENTS: dict[str, Any] = {
         LENGTHS,
         ("MuSOAP",),
         untuned={"MuSOAP, untuned": "MuSOAP"},
-        groups={f"steps.{n}": tuple(name for name in LENGTHS if name.endswith(f" {n} steps")) for n in (250, 500, 1000)},
         told="test_loss",
     ),
     "apebench-rates": ContestWithPage(
@@ -123,7 +120,7 @@ EXPERIMENTS: dict[str, Any] = {
         SUITE,
         once=("MuAdamW", "torch's Muon and AdamW", *VARIANTS),
         longer=True,
-        groups={"chosen": CHOSEN_ON, "elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
+        groups={"elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
         told="test_loss",
     ),
 }

@@ -20,12 +20,10 @@ import numpy as np
 from experiments import samples_figure, time_figure
 from experiments.contest import CONTENDERS
 from experiments.curves import rounded, searched
-from experiments.fields import LAYERS, Field
-from experiments.kept import loss_of, missing
+from experiments.fields import Field
+from experiments.kept import loss_of, missing, test_errors
 from experiments.pages import dotted, named, table
 from experiments.training import STAGES, remembered, run_of, train
-from neuralop_mup.core.rebuild import MODES, WIDTH
-from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
@@ -101,14 +99,9 @@ class AgainstTuned:
         """Return a run of Adam or, without its settings, of another optimizer, by default of MuSOAP."""
         own = self.fields[name]
         steps = round(own.steps * share / STAGES) * STAGES
-        size = {"n_layers": LAYERS, "n_modes": own.modes, **own.model}
         untuned = {"lr": default_lr(steps), **(self.others[other] if other else CONTENDERS["MuSOAP"].settings)}
         config = {
-            **own.config,
-            "steps": steps,
-            "batch_size": own.batch,
-            "model": {**size, "hidden_channels": own.width},
-            "base": {**size, "n_modes": (MODES,) * len(own.modes), "hidden_channels": WIDTH},
+            **own.run_config(steps),
             **(untuned if adam is None else adam.settings),
             "seed": seed,
         }
@@ -165,8 +158,7 @@ class AgainstTuned:
     def errors(self, records: Any, name: str, *asked: Any) -> list[float]:
         """Return the test errors of the seeds that ended, infinite for those that failed; ``asked`` as for :meth:`run`."""
         adam, *rest = asked
-        found = (records.get(self.run(name, adam, seed, *rest)) for seed in self.seeds)
-        return [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in found if r is not None]
+        return test_errors(records, (self.run(name, adam, seed, *rest) for seed in self.seeds))
 
     def step_ratio(self, records: Any, name: str) -> float:
         """Return the time of a step of MuSOAP over that of Adam; NaN if it was not measured."""

@@ -26,7 +26,7 @@ from experiments.contest import Contest
 from experiments.fields import SUITE
 from experiments.kept import loss_of, missing
 from experiments.law import CENTRE, PROBLEMS, Law, Setting
-from experiments.pages import NAMES, dotted, percent, table
+from experiments.pages import NAMES, dotted, table
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
@@ -201,12 +201,10 @@ class Choices:
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *table(heads, rows), ""])
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: each variant's mean over all problems, least and most; the largest change; the largest gain."""
+        """What pages quote: each variant's mean over all problems, least and most."""
         over = self.over(records)
         whole = {v: own for v, own in zip(self.variants, over, strict=True) if not np.isnan(own).any()}
         said = {dotted(v): f"{geometric_mean(own):.2f}" for v, own in whole.items()}
         for end, of in (("least", min), ("most", max)):
             said |= {f"{dotted(v)}.{end}": f"{of(own):.2f}" for v, own in whole.items()}
-        said |= {"most": percent(max(abs(own - 1).max() for own in whole.values()))} if whole else {}
-        best = over.min(0)[~np.isnan(over.min(0))]
-        return {**said, "gain.most": percent(1 - best.min()), "problems": str(len(best))} if len(best) else said
+        return said

@@ -20,10 +20,9 @@ from typing import Any
 
 from experiments.contenders import DECAYS
 from experiments.curves import rounded, searched
-from experiments.fields import LAYERS, Field
+from experiments.fields import Field
 from experiments.kept import loss_of, missing
 from experiments.training import LOST, STAGES, remembered, run_of
-from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
@@ -147,13 +146,8 @@ class Contest:
     def run(self, name: str, contender: str, lr: float, seed: int, times: float = 1.0) -> Run:
         """A run of a contender on a field, with so many times its steps."""
         on, who = self.fields[name], CONTENDERS[contender]
-        size = {"n_layers": LAYERS, "n_modes": on.modes, **on.model}
         config = {
-            **on.config,
-            "steps": round(on.steps * times / STAGES) * STAGES,
-            "batch_size": on.batch,
-            "model": {**size, "hidden_channels": on.width},
-            "base": {**size, "n_modes": (MODES,) * len(on.modes), "hidden_channels": WIDTH},
+            **on.run_config(round(on.steps * times / STAGES) * STAGES),
             **who.settings,
             "lr": lr,
             "seed": seed,

@@ -12,7 +12,6 @@ from typing import Any
 
 from experiments.contest import BASELINE, LONGER, THEIRS, USUAL, Contest, End
 from experiments.contest_figure import draw
-from experiments.curves import ninth_decile
 from experiments.pages import dotted, named, table
 from neuralop_mup.lab.statistics import student
 
@@ -30,7 +29,7 @@ _AGAINST = {
     "none": "MuSOAP, untuned, no weight decay",
 }
 #: The same, for pages alone.
-_ON_PAGES_AGAINST = {**_AGAINST, "AdamW": "AdamW", "tuned": "MuSOAP", "lowest": "the lowest of Adam and AdamW"}
+_ON_PAGES_AGAINST = {**_AGAINST, "AdamW": "AdamW", "tuned": "MuSOAP"}
 
 
 @dataclass(frozen=True)
@@ -80,42 +79,28 @@ class ContestWithPage(Contest):
             draw(ends, {name: named(name).strip("`") for name in self.fields}, path, over=over)
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: the errors, each contender's over those of others, and single runs of a search."""
+        """What pages quote: medians of the errors, and each contender's over those of others."""
         ends = self.ends(records)
-        # The baseline is chosen by what rates are chosen by; this by what is reported.
-        usual = {n: [ends[who][n] for who in USUAL if n in ends.get(who, {})] for n in ends.get(BASELINE, {})}
-        lowest = {n: min(own, key=lambda end: median(end.errors)) for n, own in usual.items()}
         shown = {who: ends[who] for who in _ON_PAGES if who in ends}
         said = {
-            "table": "\n".join(self._errors(ends, lambda end: _spread(end.errors))),
             "medians": "\n".join(self._errors(shown, lambda end: f"{median(end.errors):.3g}")),
             "over": "\n".join(self._over(ends, "MuSOAP, untuned")),
         }
-        for name, who in product(self.fields, self.contenders):
-            for lr, error in self.searched(records, name, who)[0].items():
-                called = dotted(f"{name} {who} {lr:g}")
-                one = self.error(records, self.run(name, who, lr, self.seeds[0]), "validation_error") or math.nan
-                said |= {called: f"{error:.2g}", f"{called}.one": f"{one:.2g}"}
-        of_all = {**ends, **({_ON_PAGES_AGAINST["lowest"]: lowest} if lowest else {})}
         for who, (short, other) in product(ends, _ON_PAGES_AGAINST.items()):
-            if who not in (THEIRS, other) and (over := self.against(of_all, who, other)):
-                called = f"{dotted(who)}.over.{short}"
-                told = {"median": median(over), "ninth": ninth_decile(over), "least": min(over), "most": max(over)} | {
-                    f"{dotted(name)}.{kind}": median(own) / median(theirs)
-                    for name, kind in product(ends[who].keys() & of_all[other].keys(), ("errors", "training"))
-                    if (own := getattr(ends[who][name], kind)) and (theirs := getattr(of_all[other][name], kind))
-                }
-                grouped = {called: None, **{f"{called}.{name}": names for name, names in self.groups.items()}}
-                for group, names in grouped.items():
-                    if some := self.against(of_all, who, other, names):
-                        of, mean, interval, _ = _summed_up(some)
-                        said |= {f"{group}.of": of, f"{group}.mean": mean, f"{group}.interval": interval}
-                said |= {
-                    f"{called}.lower": str(sum(ratio < 1 for ratio in over)),
-                    f"{called}.apart": str(self.apart(of_all, who, other)),
-                    f"{called}.behind": str(self.apart(of_all, other, who)),
-                    **{f"{called}.{k}": f"{value:.2f}" for k, value in told.items()},
-                }
+            over = [] if who in (THEIRS, other) else self.against(ends, who, other)
+            if not over:
+                continue
+            called = f"{dotted(who)}.over.{short}"
+            told = {"median": median(over), "least": min(over), "most": max(over)} | {
+                f"{dotted(name)}.{kind}": median(own) / median(theirs)
+                for name, kind in product(ends[who].keys() & ends[other].keys(), ("errors", "training"))
+                if (own := getattr(ends[who][name], kind)) and (theirs := getattr(ends[other][name], kind))
+            }
+            said |= {f"{called}.{k}": f"{value:.2f}" for k, value in told.items()}
+            for group, names in {"": None, **{f".{name}": names for name, names in self.groups.items()}}.items():
+                if some := self.against(ends, who, other, names):
+                    _, mean, interval, _ = _summed_up(some)
+                    said |= {f"{called}{group}.mean": mean, f"{called}{group}.interval": interval}
         return said
 
     def against(
@@ -125,10 +110,6 @@ class ContestWithPage(Contest):
         theirs = {name: median(end.errors) for name, end in ends.get(other, {}).items()}
         done = [name for name in ends[who] if math.isfinite(theirs.get(name, math.inf)) and (names is None or name in names)]
         return [median(ends[who][name].errors) / theirs[name] for name in done]
-
-    def apart(self, ends: Mapping[str, Mapping[str, End]], who: str, other: str) -> int:
-        """On how many fields every seed of a contender is below every seed of the other's."""
-        return sum(max(end.errors) < min(ends[other][n].errors) for n, end in ends[who].items() if n in ends[other])
 
 
 def _spread(errors: Sequence[float]) -> str:

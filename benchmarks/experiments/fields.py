@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from neuralop_mup.core.rebuild import MODES, WIDTH
 from problems.apebench import scenarios
 
 LAYERS = 4
@@ -29,6 +30,17 @@ class Field:
     steps: int
     batch: int = 20
     model: Mapping[str, Any] = field(default_factory=dict)  # its further arguments
+
+    def run_config(self, steps: int) -> dict[str, Any]:
+        """Return what all runs share: the problem, the steps, the model, and its size at the reference."""
+        size = {"n_layers": LAYERS, "n_modes": self.modes, **self.model}
+        return {
+            **self.config,
+            "steps": steps,
+            "batch_size": self.batch,
+            "model": {**size, "hidden_channels": self.width},
+            "base": {**size, "n_modes": (MODES,) * len(self.modes), "hidden_channels": WIDTH},
+        }
 
 
 _SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {

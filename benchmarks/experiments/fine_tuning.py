@@ -49,8 +49,6 @@ MOST = 0.06
 #: Of the first training.
 BEFORE_STEPS = 600
 BATCH = 10
-#: Up to so many steps it is measured what else might be done.
-BESIDE_STEPS = 30
 #: Raise it whenever the same configuration gives other numbers.
 VERSION = 1
 
@@ -116,8 +114,6 @@ RULES: dict[str, Callable[[int, float], float]] = {
     "the fresh rate": lambda steps, start: default_lr(steps),
 }
 THE_RULE = next(iter(RULES))
-#: What is measured at the middle rate besides, and what it is called.
-BESIDE = ("the fresh rate", "the first state", "AdamW's rate as it is")
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ class FineTuning:
     lengths: tuple[int, ...] = (30, 300, 1000, 3000)
     seed: int = 0
 
-    about = "which learning rate fine-tuning wants, how far it throws a trained model, and whether a carried state helps"
+    about = "which learning rate fine-tuning wants, and how far it throws a trained model"
     metrics = ("before", "start", "highest", "seconds")
 
     def __post_init__(self) -> None:
@@ -142,40 +138,30 @@ class FineTuning:
 
     # What is wanted
 
-    def run(self, name: str, steps: int, lr: float, **changes: Any) -> Run:
-        """A fine-tuning; ``changes``: ``carry``, whether with the first optimizer's state, or another ``aux_lr``."""
+    def run(self, name: str, steps: int, lr: float) -> Run:
+        """A fine-tuning, with a new state of the optimizer."""
         pair = self.pairs[name]
-        own = {"aux_lr": ADAMW_LR * lr / LR, "carry": False, **changes}
+        own = {"aux_lr": ADAMW_LR * lr / LR, "carry": False}  # kept runs are known by both
         config = {"pair": vars(pair), "steps": steps, "lr": lr, **own, "seed": self.seed}
         data = [problem.content() for problem in pair.problems()]
         settings = {"before_steps": BEFORE_STEPS, "batch_size": BATCH, "data": data}
         version = {"fine-tuning": VERSION, "rules": RULE_VERSION}
         content = {**config, **settings, "train": "fine-tuning", "version": version}
-        size = ", ".join([name, f"{steps} steps", *changes])
-        return Run(content, config, train=train, size=size, params={"lr": lr}, seed=self.seed)
+        return Run(content, config, train=train, size=f"{name}, {steps} steps", params={"lr": lr}, seed=self.seed)
 
     def search(self, records: Any, name: str, steps: int) -> tuple[dict[float, float], list[Run]]:
         """Rate → error as far as the search is done, and the runs that it wants next."""
         found, left = searched(lambda lr: loss_of(records.get(self.run(name, steps, lr))), default_lr(steps + BEHIND))
         return found, [self.run(name, steps, lr) for lr in left]
 
-    def middle(self, name: str, steps: int, **changes: Any) -> Run:
+    def middle(self, name: str, steps: int) -> Run:
         """At the rate of 3,000 steps more."""
-        return self.run(name, steps, rounded(default_lr(steps + BEHIND)), **changes)
+        return self.run(name, steps, rounded(default_lr(steps + BEHIND)))
 
     def ruled(self, records: Any, name: str, steps: int) -> Run | None:
         """At the rule's rate, once the error at the start is known."""
         known = metrics_of(records, {"it": self.middle(name, steps)})
         return self.run(name, steps, rounded(RULES[THE_RULE](steps, known["it"]["start"]))) if known else None
-
-    def beside(self, name: str, steps: int) -> dict[str, Run]:
-        """What else might be done."""
-        fresh, carried, apart = BESIDE
-        return {
-            fresh: self.run(name, steps, rounded(default_lr(steps)), aux_lr=ADAMW_LR),
-            carried: self.middle(name, steps, carry=True),
-            apart: self.middle(name, steps, aux_lr=ADAMW_LR),
-        }
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """The runs that are missing; a length begins once the one before is done, so that the short ones answer early."""
@@ -183,8 +169,6 @@ class FineTuning:
             left = [run for name in self.pairs for run in self.search(records, name, steps)[1]]
             yield from left
             yield from missing(records, filter(None, (self.ruled(records, name, steps) for name in self.pairs)))
-            if steps <= BESIDE_STEPS:
-                yield from (run for name in self.pairs for run in missing(records, self.beside(name, steps).values()))
             if left:
                 return
 
@@ -211,10 +195,7 @@ class FineTuning:
             "pairs are those on which rules were chosen, and others.\n"
         )
         numbers = self.numbers(records)
-        return (
-            "\n\n".join([said, *(numbers[part] for part in ("rules", "lengths", "pairs", "beside") if part in numbers)])
-            + "\n"
-        )
+        return "\n\n".join([said, *(numbers[part] for part in ("rules", "lengths", "pairs") if part in numbers)]) + "\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote."""
@@ -249,21 +230,7 @@ class FineTuning:
         said["lengths"] = "\n".join(table(["steps", "pairs", "error above the best"], list(_by_length(done))))
         said["median"] = percent(median(own.regret(own.lr) for own in done))
         said["highest"] = f"{max(own.highest for own in done):.2f}"
-        if beside := list(self._beside(records, done)):
-            heads = ["instead, at the rate of 3,000 steps more", "error over its", "highest, of the start", "of"]
-            said["beside"] = "\n".join(table(heads, beside))
         return said
-
-    def _beside(self, records: Any, done: list[Done]) -> Iterator[list[str]]:
-        for what in BESIDE:
-            over, up = [], []
-            for own in done:
-                both = {"it": self.beside(own.name, own.steps)[what], "middle": self.middle(own.name, own.steps)}
-                if len(found := metrics_of(records, both)) == 2:
-                    over.append(found["it"]["loss"] / found["middle"]["loss"] - 1)
-                    up.append(found["it"]["highest"] / found["it"]["start"])
-            if over:
-                yield [what, percents(over), f"{max(up):.2f}", str(len(over))]
 
 
 @dataclass(frozen=True)
@@ -310,13 +277,10 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     began, pair = time.perf_counter(), Pair(**config["pair"])
     before, after = pair.problems()
     size = {**pair.model, "n_modes": tuple(pair.model["n_modes"])}
-    first, state, units, error_before = _trained(before, tuple(size.items()), config["seed"])
+    first, units, error_before = _trained(before, tuple(size.items()), config["seed"])
     data = after.load()
     model = nm.parametrize(copy.deepcopy(first), init=False)
     optimizer = nm.MuSOAP(model, lr=config["lr"], adamw_lr=config["aux_lr"])
-    if config["carry"]:
-        # Moments and bases alone: the saved groups have the learning rates that the first training ended with.
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": state["state"]})
     start = _error(model, data, units)
     errors = _train(model, optimizer, data, units, config["steps"], config["seed"] + 100)
     spent = time.perf_counter() - began
@@ -324,15 +288,15 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _trained(problem: Any, size: tuple, seed: int) -> tuple[nn.Module, dict[str, Any], list, float]:
-    """A model without its plan, the state of its optimizer, the units of its data, and its error."""
+def _trained(problem: Any, size: tuple, seed: int) -> tuple[nn.Module, list, float]:
+    """A model without its plan, the units of its data, and its error."""
     data = problem.load()
     units = [(values.mean(), values.std()) for values in data.train]
     torch.manual_seed(seed)
     model = nm.parametrize(FNOs(problem.in_channels, problem.out_channels, problem.n_dim)(n_layers=4, **dict(size)))
     optimizer = nm.MuSOAP(model, steps=BEFORE_STEPS)
     errors = _train(model, optimizer, data, units, BEFORE_STEPS, seed)
-    return nm.unparametrize(model), optimizer.state_dict(), units, errors[-1]
+    return nm.unparametrize(model), units, errors[-1]
 
 
 def _train(model: nn.Module, optimizer: nm.MuSOAP, data: ProblemData, units: list, steps: int, seed: int) -> list[float]:

@@ -106,6 +106,12 @@ def loss_of(record: Mapping[str, Any] | None) -> float | None:
     return None if record is None else record["loss"] if is_complete(record) else math.inf
 
 
+def test_errors(records: Any, runs: Iterable[Run]) -> list[float]:
+    """Test errors of those of the runs that ended, infinite where one did not train."""
+    found = (records.get(run) for run in runs)
+    return [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in found if r is not None]
+
+
 def _called(run: Run) -> dict[str, Any]:
     return {"size": run.labels["size"], **run.labels["params"], "seed": run.labels["seed"]}
 

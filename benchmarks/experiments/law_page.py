@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.curves import Curve, ninth_decile
-from experiments.law import CENTRE, CHOSEN_ON, MOST, PROBLEMS, Law, Setting
+from experiments.law import CENTRE, CHOSEN_ON, PROBLEMS, Law, Setting
 from experiments.pages import NAMES, dotted, percent, table
 from neuralop_mup.lab import plots as style
 from neuralop_mup.lab.statistics import student
@@ -121,14 +121,11 @@ class LawWithPage(Law):
         curves = self.curves(records)
         chosen, others = _sides(curves)
         searched, ours = searches(others)
-        asked = [self.run(s, i, k) for s in self.settings() for i in range(-16, MOST + 1) for k in self.seeds(s)]
         rows = [[name, *cells[3:]] for name, _, *cells in _law_rows(chosen, others)]
         off = {s: 2 ** (c.best - OURS.predict(s)) for s, c in {**chosen, **others}.items()}
         far = [setting for setting, factor in off.items() if not 0.5 <= factor <= 2]
         said = {
             "settings": str(len(curves)),
-            "runs": str(sum(records.get(run) is not None for run in asked)),
-            "chosen.settings": str(len(chosen)),
             "others.settings": str(len(others)),
             "others.seeded": str(sum(c.seeds > 1 for c in others.values())),
             "regrets": "\n".join(table(["learning rate", "median", "9 of 10", "most"], rows)),
@@ -143,12 +140,6 @@ class LawWithPage(Law):
             said |= {f"power.{factor}.{end}": _signed(value) for end, value in told.items()}
         told = [[factor, str(len(own)), *_mean(own)] for factor, own in _powers(curves).items()]
         said["powers"] = "\n".join(table(["factor", "problems", "mean power", "interval"], told))
-        for law in (fitted(candidate, chosen) for candidate in CANDIDATES if candidate.free):
-            said |= {
-                f"fitted.{len(law.free)}.{factor}": _signed(law.powers[factor])
-                for factor in law.free
-                if factor in law.powers
-            }
         for name, found in {"others": OURS.regrets(others), "search.others": searched, "search.others.law": ours}.items():
             said |= {f"{name}.{end}": cell for end, cell in zip(("median", "ninth", "most"), _cells(found), strict=True)}
         return said

@@ -19,12 +19,11 @@ from typing import Any
 
 from experiments.contest import CONTENDERS
 from experiments.fields import APEBENCH as SCENARIOS
-from experiments.fields import FURTHER, LAYERS, SUITE, Field
+from experiments.fields import FURTHER, SUITE, Field
 from experiments.kept import missing
 from experiments.pages import named, table
 from experiments.rollout import PROBLEMS as IN_TIME
 from experiments.training import LOST, STAGES, remembered, run_of
-from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -79,13 +78,8 @@ class Losses:
     def run(self, name: str, loss: str, seed: int) -> Run:
         """Untuned MuSOAP on a problem."""
         own = self.fields[name]
-        size = {"n_layers": LAYERS, "n_modes": own.modes}
         config = {
-            **own.config,
-            "steps": own.steps,
-            "batch_size": own.batch,
-            "model": {**size, "hidden_channels": own.width},
-            "base": {**size, "n_modes": (MODES,) * len(own.modes), "hidden_channels": WIDTH},
+            **own.run_config(own.steps),
             **CONTENDERS["MuSOAP"].settings,
             "lr": default_lr(own.steps),
             "seed": seed,

@@ -6,19 +6,17 @@ base is the smallest size, where both are the same model, bit for bit, so that i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from experiments.kept import missing
+from experiments.kept import missing, test_errors
 from experiments.law import CENTRE, PROBLEMS
 from experiments.pages import table
 from experiments.training import remembered, run_of
 from neuralop_mup.lab import plots as style
-from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 
 #: Figure → what grows, and the rule of its right panel.
@@ -84,11 +82,7 @@ class SizeCurves:
         """Return the test errors of the finished runs by size and rate. A run that did not train has an infinite one."""
         found: dict[Any, dict[float, list[float]]] = {}
         for size, by_rate in self.curves(panel, rule).items():
-            kept = {lr: [records.get(run) for run in runs] for lr, runs in by_rate.items()}
-            found[size] = {
-                lr: [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in own if r is not None]
-                for lr, own in kept.items()
-            }
+            found[size] = {lr: test_errors(records, runs) for lr, runs in by_rate.items()}
         return found
 
     def best(self, errors: dict[float, list[float]]) -> float:

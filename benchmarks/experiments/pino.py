@@ -7,7 +7,6 @@ at each weight from 0.1 to 1; with 160 samples a weight of 10 raises it; MuSOAP 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -15,12 +14,10 @@ from typing import Any
 
 from experiments.contest import CONTENDERS
 from experiments.curves import rounded, searched
-from experiments.fields import LAYERS, Field
-from experiments.kept import missing
+from experiments.fields import Field
+from experiments.kept import loss_of, missing, test_errors
 from experiments.pages import named, table
 from experiments.training import STAGES, remembered, run_of
-from neuralop_mup.core.rebuild import MODES, WIDTH
-from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
@@ -62,14 +59,9 @@ class Pino:
     def run(self, name: str, samples: int, weight: float, optimizer: str, lr: float | None, seed: int) -> Run:
         """Return a training; without a rate at that of the formula."""
         own = self.problems[name]
-        size = {"n_layers": LAYERS, "n_modes": own.modes}
         config = {
-            "problem": own.config["problem"],
+            **own.run_config(own.steps),
             "data": {**own.config["data"], "n_train": samples, "equation_weight": weight},
-            "steps": own.steps,
-            "batch_size": own.batch,
-            "model": {**size, "hidden_channels": own.width},
-            "base": {**size, "n_modes": (MODES,) * len(own.modes), "hidden_channels": WIDTH},
             **CONTENDERS[optimizer].settings,
             "lr": default_lr(own.steps) if lr is None else lr,
             "seed": seed,
@@ -80,15 +72,11 @@ class Pino:
         """Return the rate of a setting, and the rates that must be tried first: Adam's is searched with the first seed."""
         if optimizer == "MuSOAP":
             return None, []
-        found = {}
 
         def error_of(lr: float) -> float | None:
-            record = records.get(self.run(name, samples, weight, optimizer, lr, self.seeds[0]))
-            if record is not None:
-                found[lr] = record["loss"] if is_complete(record) else math.inf
-            return found.get(lr)
+            return loss_of(records.get(self.run(name, samples, weight, optimizer, lr, self.seeds[0])))
 
-        left = searched(error_of, rounded(8e-3), spread=2.0)[1]
+        found, left = searched(error_of, rounded(8e-3), spread=2.0)
         return min(found, key=found.__getitem__, default=None), left
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
@@ -104,8 +92,7 @@ class Pino:
         lr, left = self.rate(records, name, samples, weight, optimizer)
         if left:
             return []
-        found = (records.get(self.run(name, samples, weight, optimizer, lr, seed)) for seed in self.seeds)
-        return [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in found if r is not None]
+        return test_errors(records, (self.run(name, samples, weight, optimizer, lr, seed) for seed in self.seeds))
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return a table for each optimizer: mean test errors, by weight of the equation."""

@@ -48,8 +48,6 @@ _CALL = r"\((?:[^()]|\([^()]*\))*\)"
 _EPOCHS = re.compile(r"(?<=n_epochs=)[\w.]+|(?<=range\()config\.opt\.n_epochs")
 _OPTIMIZER = re.compile(rf"^( *)optimizer = AdamW{_CALL}", re.MULTILINE)
 _SCHEDULER = re.compile(rf"scheduler = torch\.optim\.lr_scheduler\.\w+{_CALL}")
-#: One whose own schedule does not fall, and one that the two lines did not train with every seed.
-APART = ("train_burgers", "train_burgers_rno")
 
 
 @dataclass(frozen=True)
@@ -192,35 +190,14 @@ class Programs:
         said = (
             f"L2 test errors at the end, at the program's first resolution, of {len(self.seeds)} seeds. Tuned: the rate, as "
             "a multiple of the program's own, and the schedule with the lowest of these errors, chosen with the first seed. "
-            "Ratios: means over seeds, for each error that the program reports. A dash: not measured yet."
+            "Ratios of means over seeds, and the range over all errors that the program reports."
         )
-        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._rows(records), ""])
-
-    def _rows(self, records: Any) -> list[str]:
-        rows = []
-        for name in self.names:
-            ours, theirs = (self._firsts(records, name, as_it_is) for as_it_is in ("two lines", "own"))
-            best, told = self.tuned(records, name), "–"
-            if best is not None:
-                schedule, times = best
-                told = f"{self._firsts(records, name, *best)} ({times:g} ×, {schedule})"
-            epochs = str(self.epochs or PROGRAMS[name].epochs or "its own")
-            ratios = [_all(self.over(records, name, tuned=t)) for t in (False, True)]
-            rows.append([name, epochs, ours, theirs, told, *ratios])
-        heads = [
-            "program",
-            "epochs",
-            "two lines",
-            "as written",
-            "its own optimizer, tuned",
-            "two lines / as written",
-            "two lines / tuned",
-        ]
-        return table(heads, rows)
+        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", said, *self._means(records), ""])
 
     def _firsts(self, records: Any, name: str, schedule: str, times: float = 1.0) -> str:
         """The first error of each seed."""
-        return _all_first([records.get(self.run(name, schedule, times, seed)) for seed in self.seeds])
+        losses = [loss_of(records.get(self.run(name, schedule, times, seed))) for seed in self.seeds]
+        return ", ".join("–" if loss is None else f"{loss:.3g}" for loss in losses)
 
     def _means(self, records: Any) -> list[str]:
         """Return a row for each program: the first error of each seed, its ratios, and the range over all errors."""
@@ -238,25 +215,11 @@ class Programs:
         return table(["program", "two lines", "as written", "tuned", "two lines / as written", "two lines / tuned"], rows)
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """Return what pages quote: geometric means over programs, of the error that rates are selected by and of all errors.
-
-        ``rest`` is without the programs in :data:`APART`, ``most`` the largest ratio.
-        """
-        numbers = {"table": "\n".join(self._rows(records)), "means": "\n".join(self._means(records))}
-        for against, tuned in (("tuned", True), ("written", False)):
-            found = {name: self.over(records, name, tuned=tuned) for name in self.names}
-            over = {name: ratios for name, ratios in found.items() if ratios}
-            means = {
-                "": {name: selected(ratios) for name, ratios in over.items()},
-                ".all": {name: geometric_mean(ratios.values()) for name, ratios in over.items()},
-            }
-            numbers[f"{against}.programs"] = str(len(over))
-            for which, of in means.items():
-                rest = [mean for name, mean in of.items() if name not in APART]
-                numbers[f"{against}{which}.mean"] = f"{geometric_mean(of.values()):.2f}" if of else "–"
-                numbers[f"{against}{which}.rest"] = f"{geometric_mean(rest):.2f}" if rest else "–"
-            numbers[f"{against}.most"] = f"{max(max(ratios.values()) for ratios in over.values()):.2f}" if over else "–"
-        return numbers
+        """Return what pages quote: geometric means over programs, of the selecting error and of all errors."""
+        over = [ratios for name in self.names if (ratios := self.over(records, name))]
+        means = {"tuned.mean": map(selected, over), "tuned.all.mean": (geometric_mean(own.values()) for own in over)}
+        said = {name: f"{geometric_mean(ratios):.2f}" for name, ratios in means.items()} if over else {}
+        return {**said, "means": "\n".join(self._means(records))}
 
 
 def selected(ratios: Mapping[str, float]) -> float:
@@ -279,19 +242,6 @@ def errors_of(record: Mapping[str, Any] | None) -> dict[str, float]:
     """All errors of a run; those that are no numbers are infinite, and one that did not complete has none."""
     errors = {} if record is None else record["metrics"].get("errors") or {}
     return {name: math.inf if value is None else value for name, value in errors.items()}
-
-
-def _first(record: Mapping[str, Any] | None) -> str:
-    loss = loss_of(record)
-    return "–" if loss is None else f"{loss:.3g}"
-
-
-def _all(ratios: Mapping[str, float]) -> str:
-    return ", ".join(f"{error.lstrip('_')} {ratio:.2f}" for error, ratio in ratios.items()) or "–"
-
-
-def _all_first(records: list[Mapping[str, Any] | None]) -> str:
-    return ", ".join(map(_first, records))
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, Any]:

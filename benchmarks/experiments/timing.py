@@ -1,4 +1,4 @@
-"""What things cost, as ratios of processor time: a step with each optimizer, the plan, the monitor, and memory.
+"""What a step with each optimizer costs, as ratios of processor time, and memory of its states.
 
 What is compared is timed in turn within one run, every second round the other way round, so that a machine whose speed
 drifts gives the same ratio. Medians of ratios within a round, with the 5 and 95 % quantiles; never an absolute promise.
@@ -7,14 +7,13 @@ drifts gives the same ratio. Medians of ratios within a round, with the 5 and 95
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import starmap, zip_longest
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from torch import nn
 
 import neuralop_mup as nm
 from experiments.kept import metrics_of, missing
-from experiments.pages import percent, table
+from experiments.pages import table
 from neuralop_mup.lab.records import Run
 
 #: Model and grid: n_modes, grid, further arguments, rounds.
@@ -39,13 +38,8 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] =
     "APEBench's, 1D": ((22,), (160,), {"hidden_channels": 18}, 40),
     "APEBench's, 2D": ((14, 14), (32, 32), {"hidden_channels": 18}, 40),
 }
-#: What every kind of run compares with the first of its own.
-KINDS: dict[str, tuple[str, ...]] = {
-    "optimizer": ("MuAdam", "MuSOAP", "MuSOAP, period 1"),
-    "plan": ("Adam on neuralop's model", "MuAdam on a parametrized one"),
-    "monitor": ("without", "with an idle monitor", "with one that measures at each step"),
-}
-EVERY = inspect.signature(nm.Monitor).parameters["every"].default
+#: All are compared with the first.
+CONTENDERS = ("MuAdam", "MuSOAP", "MuSOAP, period 1")
 _WARM = 12  # in the first steps MuSOAP measures ranks every time
 #: A model with its optimizer.
 Made = tuple[nn.Module, torch.optim.Optimizer]
@@ -53,63 +47,52 @@ Made = tuple[nn.Module, torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Timing:
-    """The experiment: every kind on every case."""
+    """The experiment: every optimizer on every case."""
 
     cases: tuple[str, ...] = tuple(CASES)
     width: int = 64
     batch: int = 20
     rounds: int | None = None
 
-    about = "what a step with each optimizer, the plan and the monitor cost"
+    about = "what a step with each optimizer costs"
     metrics = ("ratios", "memory")
 
     def tiny(self) -> Timing:
         """One case with a small model and few rounds."""
         return Timing(tuple(CASES)[:1], 8, 2, 3)
 
-    def run(self, kind: str, case: str) -> Run:
+    def run(self, case: str) -> Run:
         """One measurement."""
-        config = {"kind": kind, "case": case, "width": self.width, "batch": self.batch, "rounds": self.rounds}
-        labels = {"size": f"{kind}, {case}", "params": {}, "seed": 0}
+        config = {"kind": "optimizer", "case": case, "width": self.width, "batch": self.batch, "rounds": self.rounds}
+        labels = {"size": f"optimizer, {case}", "params": {}, "seed": 0}
         return Run({"train": "timing", "torch": torch.__version__, **config}, config, train=measured, **labels)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """The measurements that are missing."""
-        return missing(
-            records, (self.run(kind, case) for kind in KINDS for case in self.cases[: 2 if kind == "monitor" else None])
-        )
+        return missing(records, map(self.run, self.cases))
 
     def table(self, records: Any) -> str:
-        """Ratios by case, for each kind."""
-        lines, tables = ["# What a step costs"], self.numbers(records)
-        for kind, (first, *_) in KINDS.items():
-            lines += [f"\n## {kind}: over {first}", tables[kind]]
-        said = f"\nA monitor measures every {EVERY} steps by default, so it adds 1/{EVERY} of what a measured step adds."
-        return "\n".join([*lines, said]) + "\n"
+        """Ratios by case."""
+        return f"# What a step costs\n\nOver {CONTENDERS[0]}.\n{self.numbers(records)['table']}\n"
 
     def numbers(self, records: Any) -> dict[str, str]:
         """What pages quote: of each case the median ratio, its 5 and 95 % quantiles and the memory of the kernels' states;
-        and the largest ratios, of the monitor those of a measured step.
+        and the largest ratio of the first.
         """
-        tables, most = {}, {}
-        for kind, (_, *others) in KINDS.items():
-            done = metrics_of(records, {case: self.run(kind, case) for case in self.cases})
-            rows = [[case, *starmap(_cell, zip_longest(m["ratios"], m["memory"]))] for case, m in done.items()]
-            tables[kind] = "\n".join(table(["case", *others], rows))
-            which = -1 if kind == "monitor" else 0
-            most[kind] = max((m["ratios"][which][0] for m in done.values()), default=math.nan)
-        said = {f"{kind}.most": f"{value:.1f}" for kind, value in most.items()}
-        done = metrics_of(records, {case: self.run("optimizer", case) for case in self.cases})
-        rows = [
-            [case, *(f"{ratio[0]:.2f}" for ratio in m["ratios"][:2]), f"{m['memory'][0]:.2f}"] for case, m in done.items()
+        done = metrics_of(records, {case: self.run(case) for case in self.cases})
+        rows = [[case, *starmap(_cell, zip(m["ratios"], m["memory"], strict=True))] for case, m in done.items()]
+        medians = [
+            [case, *(f"{ratio[0]:.2f}" for ratio in m["ratios"]), f"{m['memory'][0]:.2f}"] for case, m in done.items()
         ]
-        said["medians"] = "\n".join(table(["case", *KINDS["optimizer"][1:3], "state"], rows))
-        return {**tables, **said, "monitor.share": percent((most["monitor"] - 1) / EVERY)}
+        return {
+            "table": "\n".join(table(["case", *CONTENDERS[1:]], rows)),
+            "medians": "\n".join(table(["case", *CONTENDERS[1:], "state"], medians)),
+            "optimizer.most": f"{max((m['ratios'][0][0] for m in done.values()), default=math.nan):.1f}",
+        }
 
 
-def _cell(ratio: Sequence[float], memory: float | None) -> str:
-    said = f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
-    return said if memory is None else f"{said}; memory {memory:.2f}"
+def _cell(ratio: Sequence[float], memory: float) -> str:
+    return f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f}); memory {memory:.2f}"
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,21 +102,20 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     modes, grid, more, rounds = CASES[config["case"]]
     model = FNO(modes, 1, 1, **{"hidden_channels": config["width"], **more})
     x, y = torch.randn(2, config["batch"], 1, *grid)
-    made = [_made(name, copy.deepcopy(model)) for name in KINDS[config["kind"]]]
+    made = [_made(name, copy.deepcopy(model)) for name in CONTENDERS]
     times = _in_turn(made, x, y, config["rounds"] or rounds)
     ratios = [_quantiles(own) for own in (times / times[:, :1]).T[1:]]
-    states = [_kernel_bytes(*own) for own in made] if config["kind"] == "optimizer" else []
+    states = [_kernel_bytes(*own) for own in made]
     return {"loss": ratios[0][0], "ratios": ratios, "memory": [size / states[0] for size in states[1:]]}
 
 
 def _made(name: str, model: nn.Module) -> Made:
-    if name.startswith("Adam"):
-        return model, torch.optim.Adam(model.parameters(), lr=1e-3)
-    ours = {"MuSOAP": nm.MuSOAP, "MuSOAP, period 1": partial(nm.MuSOAP, mode_stride=1)}
-    optimizer = ours.get(name, partial(nm.MuAdam, lr=1e-3))(nm.parametrize(model))
-    if name.startswith("with "):
-        nm.Monitor(model, optimizer, every=10**9 if "idle" in name else 1)
-    return model, optimizer
+    ours = {
+        "MuAdam": partial(nm.MuAdam, lr=1e-3),
+        "MuSOAP": nm.MuSOAP,
+        "MuSOAP, period 1": partial(nm.MuSOAP, mode_stride=1),
+    }
+    return model, ours[name](nm.parametrize(model))
 
 
 def _in_turn(made: Sequence[Made], x: torch.Tensor, y: torch.Tensor, rounds: int) -> np.ndarray:

@@ -44,9 +44,6 @@ def test_errors_and_ratios_of_a_contest(name, times, tmp_path):
     assert against["MuSOAP, untuned"] == "| MuSOAP, untuned | 2 | 0.50 (0.50 to 0.50) | 0.50 | 0.50 to 0.50 |"
     numbers = experiment.numbers(records)
     assert (numbers["MuSOAP.untuned.over.Adam.mean"], numbers["MuSOAP.over.SOAP.most"]) == ("0.50", "0.67")
-    # Seeds range from 0.1 to 0.121, from 0.2 to 0.242, and from 0.15 to 0.1815.
-    assert (numbers["MuSOAP.untuned.over.Adam.apart"], numbers["MuSOAP.untuned.over.Adam.behind"]) == ("2", "0")
-    assert (numbers["Adam.over.SOAP.apart"], numbers["Adam.over.SOAP.behind"]) == ("0", "2")
     assert f"| {0.11 * times:.3g} | {0.11 * times:.3g} | {0.22 * times:.3g} |" in numbers["medians"]
     experiment.draw(records, tmp_path / "figure.svg")
     assert "stock SOAP, tuned" in (tmp_path / "figure.svg").read_text()

@@ -110,9 +110,8 @@ def test_a_search_continues_beyond_its_edge():
     assert tried == [1, 2, 4, 8]
     assert experiment.tuned(records, "train_burgers") == ("cosine", 4.0)
     numbers = experiment.numbers(records)
-    assert (numbers["tuned.mean"], numbers["tuned.all.mean"], numbers["tuned.most"]) == ("0.80", "0.86", "1.00")
-    assert (numbers["written.mean"], numbers["written.all.mean"]) == ("0.10", "0.22")
-    assert experiment.numbers(PlantedRecords())["tuned.programs"] == "0"
+    assert (numbers["tuned.mean"], numbers["tuned.all.mean"]) == ("0.80", "0.86")
+    assert "tuned.mean" not in experiment.numbers(PlantedRecords())
     assert experiment.table(records.diverged()).startswith("# ")
     assert not list(experiment.missing_runs(records.diverged()))
 
@@ -122,10 +121,8 @@ def test_a_second_seed_trains_what_was_tuned_with_the_first():
     records, second = planted_records(experiment, measured), {("two lines", 1.0), ("cosine", 4.0), ("own", 1.0)}
     assert all(records.get(experiment.run("train_burgers", *setting, 1)) for setting in second)
     assert len(records) == 2 * 4 + 1 + len(second)
-    assert (
-        "| train_burgers | 12 | 0.08, 0.08 | 0.8, 0.8 | 0.1, 0.1 (4 ×, cosine) | 16_h1 0.10, 16_l2 0.10, 32_l2 1.00 | "
-        "16_h1 0.80, 16_l2 0.80, 32_l2 1.00 |" in experiment.table(records)
-    )
+    row = "| `train_burgers` | 0.08, 0.08 | 0.8, 0.8 | 0.1, 0.1 | 0.10 (0.10 to 1.00) | 0.80 (0.80 to 1.00) |"
+    assert row in experiment.table(records)
 
 
 def test_a_failed_seed_counts_in_the_ratio():
