@@ -208,8 +208,8 @@ class ExecutorEngine:
         self._make = None if hasattr(executor, "submit") and not isinstance(executor, type) else executor
         if self._make is not None and not callable(executor):
             raise MupError(
-                f"executor={executor!r} must be a concurrent.futures.Executor, such as RayExecutor(), or a function that "
-                "returns one."
+                f"executor={executor!r} must be a concurrent.futures.Executor, such as executor=RayExecutor(), or a "
+                "function that returns one."
             )
         self.executor = executor if self._make is None else self._make()
         self.capacity = n_workers or getattr(self.executor, "n_workers", cores())

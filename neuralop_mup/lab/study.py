@@ -393,7 +393,7 @@ def checked_fields(
 def _grid(key: str, values: Any) -> list[Any]:
     """Return the values of one hyperparameter as a list. Raise MupError if they are invalid."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise MupError(f"space[{key!r}]={values!r} must be a sequence of values. To try one value, use [{values!r}].")
+        raise MupError(f"space[{key!r}]={values!r} must be a sequence of values. To try one value, use {key}=[{values!r}].")
     values = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 0) == 0 else v for v in values]
     try:
         json.dumps(values, allow_nan=False)
