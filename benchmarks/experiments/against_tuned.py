@@ -22,7 +22,7 @@ from experiments.contest import CONTENDERS
 from experiments.curves import rounded, searched
 from experiments.fields import Field
 from experiments.kept import loss_of, missing, test_errors
-from experiments.pages import dotted, named, table
+from experiments.pages import dotted, mean_and_range, named, table
 from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -198,7 +198,9 @@ class AgainstTuned:
         for name, ratio in ratios.get("MuSOAP", {}).items():
             adam = self.tuned(records, name)[0]
             ours, theirs = self.errors(records, name, None), self.errors(records, name, adam)
-            rows.append([named(name), _range(ours), _range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}"])
+            rows.append(
+                [named(name), mean_and_range(ours), mean_and_range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}"]
+            )
             said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
             if len(self.shares) > 1:
                 share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name)
@@ -245,7 +247,3 @@ class AgainstTuned:
         more = [said[name] for name in ("others", "shares") if name in said]
         head = ["Mean test errors of the seeds, and their range.", said["table"], *more]
         return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", *head])
-
-
-def _range(errors: list[float]) -> str:
-    return f"{fmean(errors):.3g} ({min(errors):.3g} to {max(errors):.3g})"

@@ -21,7 +21,7 @@ from experiments.contest import CONTENDERS
 from experiments.fields import APEBENCH as SCENARIOS
 from experiments.fields import FURTHER, SUITE, Field
 from experiments.kept import missing
-from experiments.pages import named, table
+from experiments.pages import mean_and_range, named, table
 from experiments.rollout import PROBLEMS as IN_TIME
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.lab.outcome import is_complete
@@ -113,7 +113,7 @@ class Losses:
     def numbers(self, records: Any) -> dict[str, str]:
         """The tables, and the ratios that pages quote."""
         means = self.means(records)
-        rows = [[named(name), *(_cell(self.errors(records, name, loss)) for loss in LOSSES)] for name in means]
+        rows = [[named(name), *(mean_and_range(self.errors(records, name, loss)) for loss in LOSSES)] for name in means]
         said = {"table": "\n".join(table(["problem", *LOSSES.values()], rows))}
         others, ratios = [loss for loss in LOSSES if loss != "l2"], []
         for group, names in GROUPS.items():
@@ -132,7 +132,3 @@ def _error(record: Any, is_rollout: bool) -> float:
         return math.inf
     error = record["loss"] if is_rollout else record["metrics"]["test_loss"]
     return error if error < LOST else math.inf
-
-
-def _cell(errors: list[float]) -> str:
-    return f"{sum(errors) / len(errors):.3g} ({min(errors):.3g} to {max(errors):.3g})"

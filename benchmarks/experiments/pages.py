@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from experiments.kept import Lines
@@ -117,6 +117,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 def dotted(words: str) -> str:
     """As a page names a number."""
     return re.sub(r"[^\w.-]+", ".", words)
+
+
+def mean_and_range(errors: Sequence[float]) -> str:
+    """Return the mean of the seeds and their range."""
+    return f"{fmean(errors):.3g} ({min(errors):.3g} to {max(errors):.3g})"
 
 
 def percents(values: Sequence[float]) -> str:
