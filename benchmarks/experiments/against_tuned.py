@@ -22,6 +22,7 @@ from experiments.contest import CONTENDERS
 from experiments.curves import rounded, searched
 from experiments.fields import Field
 from experiments.kept import loss_of, missing, test_errors
+from experiments.law import CHOSEN_ON
 from experiments.pages import dotted, mean_and_range, named, table
 from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
@@ -194,7 +195,7 @@ class AgainstTuned:
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the tables and the ratios that pages quote."""
-        said, rows, timed, ratios = {}, [], [], self.ratios(records)
+        said, rows, timed, ratios = {}, [], {}, self.ratios(records)
         for name, ratio in ratios.get("MuSOAP", {}).items():
             adam = self.tuned(records, name)[0]
             ours, theirs = self.errors(records, name, None), self.errors(records, name, adam)
@@ -204,7 +205,7 @@ class AgainstTuned:
             said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
             if len(self.shares) > 1:
                 share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name)
-                timed.append([named(name), f"{share:.2f}", f"{step:.2f}", f"{share * step:.2f}"])
+                timed[name] = share, step, share * step
         said["table"] = "\n".join(table(["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio"], rows))
         for who, own in ratios.items():
             trained = [ratio for ratio in own.values() if math.isfinite(ratio)]
@@ -217,9 +218,18 @@ class AgainstTuned:
                 [who, str(len(own)), said[f"{dotted(who)}.mean"], said[f"{dotted(who)}.most"]] for who, own in ratios.items()
             ]
             said["others"] = "\n".join(table(["untuned", "problems", "mean ratio", "largest"], means))
+        held_out = [name for name in ratios.get("MuSOAP", {}) if self.fields[name].config["problem"] not in CHOSEN_ON]
         if timed:
-            said["shares"] = "\n".join(table(["problem", "part of the steps", "time of a step", "part of the time"], timed))
-            said["median"] = f"{median(float(row[-1]) for row in timed):.2f}"
+            heads = ["problem", "part of the steps", "time of a step", "part of the time"]
+            rows = [[named(name), *(f"{value:.2f}" for value in own)] for name, own in timed.items()]
+            said["shares"] = "\n".join(table(heads, rows))
+            said["least"], said["most"] = (f"{end(own[-1] for own in timed.values()):.2f}" for end in (min, max))
+        if held_out:
+            said["held-out"] = str(len(held_out))
+            said["seeds"] = str(min(len(self.errors(records, name, None)) for name in held_out))
+            said["held-out.mean"] = f"{geometric_mean(ratios['MuSOAP'][name] for name in held_out):.2f}"
+            for what, place in (("steps", 0), ("time", 2)) if timed else ():
+                said[f"held-out.{what}"] = f"{median(timed[name][place] for name in held_out):.2f}"
         return said
 
     def draw(self, records: Any, path: Path) -> None:
