@@ -47,7 +47,7 @@ EXPERIMENTS: dict[str, Any] = {
     "losses": Losses(),
     "pino": Pino(),
     "time": AgainstTuned(
-        "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), others=PEERS
+        "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), seeds=(0,), others=PEERS
     ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
     "transfer": Transfer(

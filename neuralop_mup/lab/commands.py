@@ -139,8 +139,8 @@ def tune(
         FNO arguments for the model, such as --target.hidden_channels 64 --target.n_modes 16,16. A single number applies
         to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     base
-        FNO arguments that differ in the small model. Default: a quarter of the target's width, and as many modes as
-        needed to contain 99.9 % of the targets' energy.
+        FNO arguments that differ in the small model. Default: a quarter of the target's width (at least 16; half of a
+        width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
     space
         Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
         factors of 2 around the formula for the number of steps.

@@ -506,7 +506,7 @@ def tune(
         and :func:`load_tuned` loads the target. Calls with the same folder reuse identical runs.
     base : mapping, optional
         Arguments of ``build`` that differ in the small model, the proxy. Default: a quarter of the target's width (at least
-        16), and as many modes as needed to contain 99.9 % of the targets' energy.
+        16; half of a width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
     read : mapping, optional
         Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``, ``split``,
         ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and ``in_memory``

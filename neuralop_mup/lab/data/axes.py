@@ -73,7 +73,13 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
             fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
         fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
-    return assemble(raw.attrs["file"], fields, _coordinates(raw, arrays, words), words=words)
+    unused = [f"{key} {values.shape}" for key, values in raw.data_vars.items() if _is_unused(str(key), values, arrays)]
+    return assemble(raw.attrs["file"], fields, _coordinates(raw, arrays, words), words=words, unused=unused)
+
+
+def _is_unused(key: str, values: Any, arrays: Variables) -> bool:
+    """Return whether an array with several numbers is neither input, output nor a coordinate."""
+    return key not in arrays and values.size > 1 and values.dtype.kind in "biufc" and not is_coordinate(key, values)
 
 
 def _held(raw: Dataset) -> str:
@@ -99,8 +105,12 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
         x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
     if y is None:
-        for key in _split_keys(raw, x):
+        inputs = _split_keys(raw, x)
+        for key in inputs:
             _array(raw, key)  # raises an error for an unknown key
+        others = [key for key in wide if key not in inputs]
+        if inputs and len(others) == 1:  # the only other field
+            return inputs, others
         raise MupError(f"It is unclear which array is the input and which is the output. {_advice(raw, wide)}")
     return _split_keys(raw, x), _split_keys(raw, y)
 

@@ -204,7 +204,8 @@ def _pair_of_named(x: Any, y: Any) -> dict[str, Any]:
 
 def _kept(values: Any) -> Any:
     """Return an array. A memory-mapped array becomes a lazy one, which each process maps only while reading."""
-    if type(values) is not np.memmap or not isinstance(values.base, mmap.mmap) or not values.flags.c_contiguous:
+    is_file = type(values) is np.memmap and isinstance(values.base, mmap.mmap) and values.flags.c_contiguous
+    if not is_file or values.mode == "c":  # changes of a copy-on-write map exist only in memory
         return values
     from neuralop_mup.lab.data.arrays import flat_array
 

@@ -65,10 +65,11 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
             f"Unknown axis {wrong[0]!r} in every or crop. The axes of {data.attrs['file']} are {', '.join(data.dims)}."
         )
     for dim, ends in ranges.items():
-        if not all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends):
+        within = all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends)
+        if not within or not range(*slice(*ends).indices(data.sizes[dim])):
             raise MupError(
-                f"crop = {{{dim!r}: {tuple(ends)}}} exceeds the {data.sizes[dim]} points along {dim} in "
-                f"{data.attrs['file']}. Use a range within these points, or None for the end: "
+                f"crop = {{{dim!r}: {tuple(ends)}}} is empty or exceeds the {data.sizes[dim]} points along {dim} "
+                f"in {data.attrs['file']}. Use a range within these points, or None for the end: "
                 f"crop={{{dim!r}: ({max(ends[0] or 0, 0)}, None)}}."
             )
     data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
@@ -202,6 +203,11 @@ def _check_steps(own: "OwnData") -> None:
                 "these options."
             )
         return
+    if own.time_step == "last" and is_cut(own):
+        raise MupError(
+            f"{own.title} has fewer than {len(SPLITS)} trajectories, which are cut into pieces for training, validation and "
+            "testing, so the last frame cannot be predicted from the first. Pass a number as time_step."
+        )
     if own.time_step is None and not first.attrs["format"]:
         raise MupError(
             f"{first.attrs['file']} contains {described(first, 'output')} with {first.sizes[TIME]} time frames. To predict "
@@ -265,6 +271,7 @@ def describe(own: "OwnData") -> dict[str, str]:
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
     found = {"read as": f"{channels}; {counts}", "format": first.attrs["format"]}
     found |= {role: described(first, role) for role in ("input", "output")}
+    found["not used"] = ", ".join(first.attrs.get("unused", ()))
     found["time"] = _time_text(own, train) if train.history else ""
     found["training"] = f"over {own.rollout} steps" * (own.rollout > 1)
     for name, (least, most) in first.attrs.get("varying", {}).items():

@@ -222,8 +222,10 @@ class OwnData:
 
     @property
     def title(self) -> str:
-        """Name of the data in reports: the name of its file, if there is one."""
-        return Path((self.files.get("all") or self.files["train"])[0]).stem if self._all else "the given data"
+        """Name of the data in reports: the name of its file or, for several files, of the folder that contains them."""
+        if len(self._all) < 2:
+            return Path(self._all[0]).stem if self._all else "the given data"
+        return Path(os.path.commonpath([Path(file).resolve().parent for file in self._all])).name or "data"
 
     # Contents
 

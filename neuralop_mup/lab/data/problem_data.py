@@ -112,6 +112,12 @@ class ProblemData(Splits):
     readings : mapping of str to str
         Report lines about the data, by topic.
 
+    Raises
+    ------
+    MupError
+        If a pair is not two tensors of real or complex floating-point numbers with the same number of samples, or if the
+        splits have different numbers of channels.
+
     Examples
     --------
     >>> import torch
@@ -131,6 +137,20 @@ class ProblemData(Splits):
     rollout: int = 1
     masked: bool = False
     readings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, pair in self._pairs().items():
+            for letter, values in zip("xy", pair, strict=True):
+                check_tensor(f"{letter} of {name}", values)
+            (x, y), train = pair, self.train
+            if len(x) != len(y):
+                raise MupError(f"x and y of {name} have {len(x)} and {len(y)} samples. They must have the same number.")
+            channels, of_train = ([values.shape[1] for values in own] for own in (pair, train))
+            if channels != of_train:
+                raise MupError(
+                    f"x and y of {name} have {channels[0]} and {channels[1]} channels, but those of train have "
+                    f"{of_train[0]} and {of_train[1]}. All splits must have the same channels."
+                )
 
     def loaders(self, batch_size: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Return loaders of batches ``{"x": …, "y": …}`` for neuralop's Trainer.
@@ -291,6 +311,19 @@ class ProblemData(Splits):
         return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
 
 
+def check_tensor(name: str, values: Any) -> None:
+    """Raise MupError if values are neither a floating-point tensor with samples and channels nor an array in a file."""
+    if hasattr(values, "pairs"):
+        return
+    is_tensor = torch.is_tensor(values) and (values.is_floating_point() or values.is_complex()) and not values.requires_grad
+    if not is_tensor or values.ndim < 3 or not len(values):
+        kind = f"{tuple(values.shape)} {values.dtype}" if hasattr(values, "dtype") else type(values).__name__
+        raise MupError(
+            f"{name} is {kind}. Pass a floating-point tensor of shape (n, channels, *grid) with at least one sample and "
+            "without gradients, such as torch.as_tensor(x).float()."
+        )
+
+
 def check_single(name: str, values: torch.Tensor) -> None:
     """Raise MupError if single precision loses more than a hundredth of the variation of a channel.
 
@@ -334,7 +367,8 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
         numbers = range(first, first := first + len(batch["y"]))
         for letter in "xy":
             check_finite(f"{letter} of {split}", batch[letter], numbers)
-        zeros.append(~batch["y"].flatten(2).any(2))
+        known = batch["y"] * batch["mask"] if "mask" in batch else batch["y"]
+        zeros.append(~known.flatten(2).any(2))
         seen += _digests(batch["x"], batch["y"])
     if relative and zeros:
         _check_nonzero(split, torch.cat(zeros))
@@ -398,7 +432,9 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         warnings.warn(
             f"Channel {channel} of {name} is {mean[channel].item():.6g} everywhere and is normalized to zero.", stacklevel=3
         )
-    std = torch.where(constant, 1.0, std).to(part.dtype.to_real())
+    # Errors of a constant channel are relative to the constant.
+    unit = torch.where(mean == 0, 1.0, mean.abs())
+    std = torch.where(constant, unit, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
     # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
     return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)

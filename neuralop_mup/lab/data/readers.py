@@ -210,7 +210,7 @@ def _read_hdf5(path: Path) -> list[Dataset]:
     axis is not repeated. If lengths or coordinates differ, the result contains one Dataset per group.
     """
     whole: dict[str, Variable] = {}
-    samples: dict[str, dict[str, Variable]] = defaultdict(dict)
+    samples: Mapping[str, dict[str, Variable]] = defaultdict(dict)
     attrs: dict[str, Any] = {"file": str(path)}
     with h5py.File(path, "r") as file:
         attrs[""] = _plain(file.attrs)
@@ -228,6 +228,8 @@ def _read_hdf5(path: Path) -> list[Dataset]:
                 samples[group][star] = _variable_of(path, key, entry)
             else:
                 whole[star] = _variable_of(path, key, entry)
+    # HDF5 lists run10 before run2, but arrays with one entry per sample follow the numbers.
+    samples = dict(sorted(samples.items(), key=lambda sample: [*map(int, re.findall(r"\d+", sample[0]))]))
     parts = [_decoded(fields) for fields in samples.values()]  # each group may have its own packing
     shared = {star: part for star, part in (parts[0] if parts else {}).items() if _is_equal([p.get(star) for p in parts])}
     parts = [{star: part for star, part in fields.items() if star not in shared} for fields in parts]

@@ -140,7 +140,7 @@ def _check_grid(file: str, fields: Variables, sizes: Mapping[str, int]) -> None:
     outputs = {dim for name, variable in fields.items() if name.startswith("output:") for dim in variable.dims}
     for variable in fields.values():
         for dim, points in variable.sizes.items():
-            is_known = dim in outputs or dim == SAMPLE or is_channel(dim)
+            is_known = dim in outputs or is_channel(dim) or (dim == SAMPLE and points == 1)
             if points != sizes[dim] or not is_known:
                 raise MupError(
                     f"{file} contains {held}, with sizes {points} and {sizes[dim] if is_known else 1} along {dim}. Input "

@@ -210,7 +210,8 @@ def test_values_of_graphs_may_be_zero():
 
 @pytest.mark.parametrize("value", [0.1, 300.1])
 def test_a_constant_channel_becomes_zero(value):
-    data = ProblemData((torch.cat([X, torch.full_like(X, value)], 1), Y), (X, Y))
+    pair = torch.cat([X, torch.full_like(X, value)], 1), Y
+    data = ProblemData(pair, pair)
     with pytest.warns(UserWarning, match=f"1.*x.*{value}"):
         processor = data.processor()
     processor.train()

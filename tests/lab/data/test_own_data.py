@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.data import OwnData, batches
 from neuralop_mup.lab.data.given import as_source
@@ -93,6 +94,30 @@ def test_dims_name_the_channel_axis_of_a_cube(dims, grid, channels):
     own = OwnData(files=write_arrays("d.npz", {"x": (12, 16, 16, 16), "y": (12, 16, 16, 16)}), dims=dims)
     assert (own.grid_shape, own.in_channels) == (grid, channels)
     assert own.readings["input"] == f"x ({dims or 'sample x y z'})"
+
+
+def test_unused_arrays_are_reported_and_a_given_input_is_kept():
+    """A scalar per sample was once ignored in silence, and x= without y= was refused although y was the only other field."""
+    nu = np.linspace(0, 1, 20)
+    file = write("heat.npz", x=array(20, 16), y=array(20, 16), nu=nu, t=np.arange(3.0))
+    assert OwnData(files=file).readings["not used"] == "nu (20,)"
+    own = OwnData(files=file, x="x+nu")
+    assert "not used" not in own.readings and own.in_channels == 2
+    state = OwnData(
+        files=write("state.npz", u=array(20, 9, 16), nu=nu), x="nu", time_step=1, dims={"u": "sample time x", "nu": "sample"}
+    )
+    assert (state.in_channels, state.out_channels) == (2, 1)
+    with pytest.raises(MupError, match="unclear which array is the input"):
+        load(write("three.npz", a=array(20, 16), b=array(20, 16), c=array(20, 16)), x="a")
+
+
+def test_the_title_of_several_files_is_their_folder(tmp_path):
+    """Two folders with train.npz and test.npz once shared a default folder for their runs."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for split in ("train", "test"):
+            np.savez(tmp_path / name / f"{split}.npz", x=array(20, 16), y=array(20, 16))
+        assert OwnData(files=str(tmp_path / name)).title == name
 
 
 def test_keys_are_asked_where_no_array_is_x_or_y():
@@ -330,7 +355,6 @@ ONE_NAN = np.where(np.arange(20)[:, None, None] == 7, np.nan, GOOD)
         ({"y": np.array([{}] * 5, object)}, {}, "d.npz"),
         ({"y": array(20)}, {}, "d.npz (20,) sample"),
         ({}, {"y": "z", "x": "x"}, "d.npz 'z' x,y"),
-        ({}, {"x": "x"}, "input output --read.y"),
         ({}, {"x": "q"}, "'q' x,y"),
         ({}, {"join": "time", "time_step": 1, "dims": "time x y"}, "4 'timexy'"),
         ({"x": array(3, 16, 16), "y": array(3, 16, 16)}, {}, "d 3 10"),

@@ -12,6 +12,7 @@ import xarray
 from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.data.batches import as_tensor, masked, with_mask
 from neuralop_mup.lab.data.given import as_source
+from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.data.roles import labels_of
 from support.errors import refused
 from support.files import array, assert_equal, write, write_hdf5
@@ -200,3 +201,94 @@ def test_the_mask_of_an_input():
     batch = masked({"x": x, "y": x[:, :1]}, (fill[:, :2], fill[:, :1]))
     assert torch.equal(with_mask(x, fill), batch["x"])
     assert batch["x"][:, 1, :4].eq(2).all() and batch["x"][0, 2].tolist() == [0] * 4 + [1] * 12
+
+
+# Samples that belong together
+
+
+@pytest.mark.parametrize(
+    ("arrays", "read"),
+    [
+        ({"x": array(8, 9), "y": array(8, 9), "nu": array(3)}, {"x": "x+nu", "y": "y", "dims": "x y"}),
+        ({"x": array(12, 8, 9), "y": array(8, 9)}, {"dims": {"x": "sample x y", "y": "x y"}}),
+    ],
+)
+def test_an_input_has_no_more_samples_than_the_output(arrays, read):
+    """Three parameters of one sample made three samples with the same output, in all splits."""
+    for number in range(10):
+        write(f"d/s{number}.npz", **arrays)
+    with refused("sample s0.npz"):
+        load("d", **read)
+
+
+@pytest.mark.parametrize("name", ["run{}", "{}", "sim_{}"])
+def test_groups_follow_their_numbers(name):
+    """HDF5 lists run10 before run2, and an array with one entry per sample was paired in another order."""
+    groups = {f"{name.format(number)}/u": number + np.arange(8) / 100 for number in range(12)}
+    write_hdf5("g.h5", {**groups, "nu": np.arange(12.0)})
+    x, y = load("g.h5", x="nu", y="*/u", dims={"nu": "sample", "*/u": "x"}).train
+    assert torch.equal(x[:, 0, 0], y[:, 0, 0].floor())
+
+
+@pytest.mark.parametrize(("n", "is_read"), [(1, False), (2, False), (12, True)])
+def test_the_last_frame_of_a_trajectory_in_pieces(n, is_read):
+    """The pairs were 0 to 3 and 4 to 7, and the report said 0 to 39."""
+    u = np.arange(40.0)[None, :, None] + np.zeros((n, 1, 8))
+    if is_read:
+        x, y = load(u, dims="sample time x", time_step="last").train
+        assert (x.unique().tolist(), y.unique().tolist()) == ([0.0], [39.0])
+    else:
+        with refused("trajectories time_step"):
+            load(u, dims="sample time x", time_step="last")
+
+
+def test_changes_of_a_map_in_memory_are_read():
+    """They were ignored: the file was read again."""
+    save("y.npy", Y)
+    mapped = np.load("y.npy", mmap_mode="c")
+    mapped += 5
+    assert load((X, mapped)).train[1].mean() > 4
+
+
+def test_a_sample_whose_known_values_are_zero_is_refused():
+    y = array(40, 2, 16) + 1
+    y[5], y[5, :, 0] = 0, np.nan
+    data = load((array(40, 1, 16), y), nan="mask", dims="sample channel x")
+    with refused("zero sample 5"):
+        data.check()
+
+
+def test_an_empty_crop_is_refused():
+    with refused("crop empty"):
+        load((X, Y), crop={"sample": (5, 5)})
+
+
+PAIR = torch.zeros(20, 1, 16), torch.ones(20, 1, 16)
+
+
+@pytest.mark.parametrize(
+    ("splits", "names"),
+    [
+        ({"train": (X[:, None], Y[:, None])}, "x train (40,1,16) float32 torch"),
+        ({"train": (PAIR[0], PAIR[1][:19])}, "train 20 19"),
+        ({"val": (PAIR[0], torch.ones(20, 2, 16))}, "val 1 2 channels"),
+        ({"val": (PAIR[0][:0], PAIR[1][:0])}, "x val (0,1,16)"),
+        ({"test": (PAIR[0], PAIR[1].int())}, "y test int32"),
+        ({"train": (PAIR[0].clone().requires_grad_(), PAIR[1])}, "x train gradients"),
+        ({"train": (PAIR[0][:, 0], PAIR[1])}, "x train (20,16)"),
+    ],
+)
+def test_ready_pairs_are_checked(splits, names):
+    """Messages send users to ProblemData, which trained on pairs that do not match, or ended in a traceback."""
+    with refused(names):
+        ProblemData(**{"train": PAIR, "val": PAIR, **splits})
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-4, 1e6])
+def test_a_constant_channel_is_measured_by_itself(constant):
+    """The error of a channel of 1e-4 counted ten thousand times."""
+    y = np.stack([Y, np.full_like(Y, constant)], axis=1)
+    with pytest.warns(UserWarning, match="everywhere"):
+        output = load((X, y), dims={"x": "sample x", "y": "sample channel x"}).processor().out_normalizer
+    assert output.transform(torch.tensor(y))[:, 1].abs().max() == 0
+    assert float(output.std[0, 1]) == pytest.approx(constant or 1.0)
