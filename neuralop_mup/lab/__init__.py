@@ -6,9 +6,11 @@ records.
 """
 
 from neuralop_mup.lab.report import aligned_table, verdict, write_report
-from neuralop_mup.lab.run import sweep, transfer, transfer_study
-from neuralop_mup.lab.study import Results, Study, log2_grid
-from neuralop_mup.lab.tuning import Tuned, load_tuned, train, tune
+from neuralop_mup.lab.results import Results
+from neuralop_mup.lab.study import Study, log2_grid
+from neuralop_mup.lab.sweeps import sweep, transfer, transfer_study
+from neuralop_mup.lab.target import Tuned, load_tuned
+from neuralop_mup.lab.tuning import train, tune
 
 __all__ = [
     "Results",

@@ -12,18 +12,8 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.data.problem_data import ProblemData
-from neuralop_mup.lab.score import (
-    AT_ONCE,
-    METRICS,
-    Metric,
-    Predictor,
-    Validation,
-    by_sample,
-    in_double,
-    is_like,
-    mean_square,
-    rollout_errors,
-)
+from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean_square
+from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet, untouched
 
 Batch = Mapping[str, torch.Tensor]

@@ -24,8 +24,8 @@ from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
 from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
+from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs, processor_of
-from neuralop_mup.lab.tuning import tuples
 
 Some = Mapping[str, Any] | None  # options whose names contain a dot
 
@@ -73,11 +73,11 @@ def compare(
         FNO arguments for the model, such as --target.hidden_channels 64 --target.n_modes 16,16. A single number applies
         to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     folder
-        Folder for the runs. Repeating the command resumes them. Default: runs/NAME-compare.
+        Folder for the runs. Repeating the command resumes them. Default: runs/DATA-compare.
     """
     is_default = data == "burgers" and not problem and not target
     source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
-    out, size = Path(folder or f"runs/{source.title}-compare"), _target(source, _SMALL_TARGET if is_default else target)
+    out, size = _folder(folder, source, "compare"), _target(source, _SMALL_TARGET if is_default else target)
     found = compare_methods(_fnos(source), source, target=size, folder=out, read=None, **how)
     methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
     plots.plot_ways(methods, out / "comparison.png", title=found.title)
@@ -109,11 +109,11 @@ def train(
         FNO arguments that differ in the base model, that is, at the size for which the learning rate is meant, such as
         --base.hidden_channels 16. Default: the reference size, hidden_channels 32 and n_modes 16.
     folder
-        Folder for the weights and the report. Repeating the command resumes the training. Default: runs/NAME-train.
+        Folder for the weights and the report. Repeating the command resumes the training. Default: runs/DATA-train.
     """
     source = _source(data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
-    out = Path(folder or f"runs/{source.title}-train")
+    out = _folder(folder, source, "train")
     tuned = tuning.train(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
     print(_trained(tuned, out))
     return 0
@@ -146,11 +146,11 @@ def tune(
         factors of 2 around the formula for the number of steps.
     folder
         Folder for the runs, the target's weights and the report. Repeating the command resumes the study. Default:
-        runs/NAME-tune.
+        runs/DATA-tune.
     """
     source = _source(data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "space": space and _flat(space)}
-    out = Path(folder or f"runs/{source.title}-tune")
+    out = _folder(folder, source, "tune")
     tuned = tuning.tune(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
     print(_trained(tuned, out))
     return 0
@@ -238,10 +238,10 @@ def coord_check(
     batch_size
         Number of samples in a batch.
     folder
-        Folder for the table and the figure. Default: runs/NAME-coord-check.
+        Folder for the table and the figure. Default: runs/DATA-coord-check.
     """
     source = _source(data, problem, read)
-    fnos, out = _fnos(source), Path(folder or f"runs/{source.title}-coord-check")
+    fnos, out = _fnos(source), _folder(folder, source, "coord-check")
     name, optimizers = optimizer_of(optimizer)
     settings = Settings.of({"optimizer": name, "lr": lr}, optimizers)
     start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
@@ -312,6 +312,11 @@ def _source(data: str, problem: Some, read: Some) -> Any:
         names = [*PROBLEMS, *similar_names(data)]
         raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
+
+
+def _folder(given: str, source: Any, command: str) -> Path:
+    """Return the folder for the results of a command. By default, its name contains the path of the data."""
+    return Path(given or f"runs/{source.title.replace('/', '-')}-{command}")
 
 
 def _fnos(source: Any) -> FNOs:

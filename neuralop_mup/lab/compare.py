@@ -13,9 +13,10 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.run import train_missing
+from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, difference
-from neuralop_mup.lab.study import Results, Study, seconds
+from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.sweeps import train_missing
 from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.files import put
+from neuralop_mup.lab.results import Results, mean_metric
 from neuralop_mup.lab.statistics import difference
-from neuralop_mup.lab.study import Results, edge_of, is_number, mean_metric, the
+from neuralop_mup.lab.study import edge_of, is_number, the
 
 # Sentences
 

@@ -28,8 +28,8 @@ from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
 from neuralop_mup.lab.loss import NONZERO, Losses, Term
 from neuralop_mup.lab.outcome import copied, releases
 from neuralop_mup.lab.problems.base import Problem
+from neuralop_mup.lab.progress import bar
 from neuralop_mup.lab.records import CHECKPOINT, WEIGHTS
-from neuralop_mup.lab.run import bar
 from neuralop_mup.lab.score import Score
 from neuralop_mup.lab.settings import (
     OPTIMIZERS,

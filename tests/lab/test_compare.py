@@ -10,7 +10,7 @@ import pytest
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.compare import ADAM, ADAM_LR, METHODS, SOAP, TARGET_ADAM, Comparison, Method, compare
-from neuralop_mup.lab.study import Results
+from neuralop_mup.lab.results import Results
 from support.studies import build, fields, save_pair
 
 DEFAULT = [name for name in METHODS if name != TARGET_ADAM]

@@ -10,8 +10,8 @@ import torch
 from neuralop.losses import H1Loss, LpLoss
 
 import neuralop_mup as nm
-from neuralop_mup.lab import score
-from neuralop_mup.lab.score import METRICS, by_sample
+from neuralop_mup.lab import metrics
+from neuralop_mup.lab.metrics import METRICS, by_sample
 from support.studies import build, fields, no_figures, physical, quick_tune, run_ids  # noqa: F401
 
 GRIDS = [(32,), (12, 10), (6, 8, 4)]
@@ -102,7 +102,7 @@ def test_unknown_points_do_not_count(name):
 def test_parts_of_few_samples_give_the_same(monkeypatch):
     prediction, y = pair((12, 10))
     whole = [measured(name, prediction, y) for name in METRICS]
-    monkeypatch.setattr(score, "_NUMBERS_AT_ONCE", 1)
+    monkeypatch.setattr(metrics, "_NUMBERS_AT_ONCE", 1)
     assert np.allclose([measured(name, prediction, y) for name in METRICS], whole, rtol=1e-12)
 
 

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from neuralop_mup.lab.run import bar_of_runs, show_finished
+from neuralop_mup.lab.progress import bar_of_runs, show_finished
 
 
 def test_progress_of_a_study_on_a_terminal(monkeypatch):

@@ -19,8 +19,8 @@ from neuralop_mup.lab import files
 from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.files import keep_weights, read_weights
 from neuralop_mup.lab.loss import NORMALIZED
+from neuralop_mup.lab.metrics import METRICS
 from neuralop_mup.lab.problems import ProblemData, get_problem
-from neuralop_mup.lab.score import METRICS
 from neuralop_mup.lab.training import Training
 from support.comparing import differing
 from support.studies import (

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import neuralop_mup as nm
 from neuralop_mup.lab import plots
 from neuralop_mup.lab.decisions import decide
-from neuralop_mup.lab.tuning import Tuned
+from neuralop_mup.lab.target import Tuned
 
 BASE, TARGET = {"hidden_channels": 4, "n_modes": (4,)}, {"hidden_channels": 8, "n_modes": (8,)}
 LRS = [0.005, 0.02]

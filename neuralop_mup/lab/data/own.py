@@ -222,10 +222,13 @@ class OwnData:
 
     @property
     def title(self) -> str:
-        """Name of the data in reports: the name of its file or, for several files, of the folder that contains them."""
-        if len(self._all) < 2:
-            return Path(self._all[0]).stem if self._all else "the given data"
-        return Path(os.path.commonpath([Path(file).resolve().parent for file in self._all])).name or "data"
+        """Path of the file without its suffix or, for several files, of their folder, relative to the current folder."""
+        paths = [Path(os.path.abspath(file)).with_suffix("") for file in self._all]
+        if not paths:
+            return "the given data"
+        path = paths[0] if len(paths) == 1 else Path(os.path.commonpath([path.parent for path in paths]))
+        here = Path.cwd()
+        return path.relative_to(here.parent if path == here else here if here in path.parents else path.anchor).as_posix()
 
     # Contents
 

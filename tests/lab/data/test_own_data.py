@@ -111,13 +111,18 @@ def test_unused_arrays_are_reported_and_a_given_input_is_kept():
         load(write("three.npz", a=array(20, 16), b=array(20, 16), c=array(20, 16)), x="a")
 
 
-def test_the_title_of_several_files_is_their_folder(tmp_path):
-    """Two folders with train.npz and test.npz once shared a default folder for their runs."""
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        for split in ("train", "test"):
-            np.savez(tmp_path / name / f"{split}.npz", x=array(20, 16), y=array(20, 16))
-        assert OwnData(files=str(tmp_path / name)).title == name
+def test_other_data_has_another_title(tmp_path, monkeypatch):
+    """Two folders with train.npz and test.npz, and two files heat.npz, once shared a default folder for their runs."""
+    pair = {"x": array(20, 16), "y": array(20, 16)}
+    for name in ("a/heat", "b/heat", "a/split/train", "a/split/test", "b/split/train", "b/split/test"):
+        write(tmp_path / f"{name}.npz", **pair)
+    monkeypatch.chdir(tmp_path)
+    for title in ("a/heat", "b/heat", "a/split", "b/split"):
+        files = f"{title}.npz" if title.endswith("heat") else title
+        assert OwnData(files=files).title == title == OwnData(files=str(tmp_path / files)).title
+    monkeypatch.chdir(tmp_path / "a" / "split")
+    assert OwnData(files=["train.npz", "test.npz"]).title == "split"
+    assert OwnData(files="../../b/heat.npz").title == (tmp_path / "b" / "heat").relative_to(tmp_path.anchor).as_posix()
 
 
 def test_keys_are_asked_where_no_array_is_x_or_y():
