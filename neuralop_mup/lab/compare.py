@@ -12,6 +12,7 @@ from torch import nn
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.engines import cuda_devices
+from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import Results, seconds
 from neuralop_mup.lab.statistics import SEEDS, difference
@@ -156,7 +157,7 @@ def compare(
     MupError
         If the data or the model cannot be used, or if the model has no Fourier kernel.
     """
-    folder, seeds = Path(folder), tuple(seeds)
+    folder, seeds = as_folder(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
     arguments = {"target": target, "read": read, "loss": loss, "seeds": seeds[:1], **shared}
     adam = decide(build, data, folder, rules=("standard",), optimizer="adam", **arguments)

@@ -16,11 +16,11 @@ from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.checks import check_batch, check_data, inspection
 from neuralop_mup.lab.data.given import as_source, options_of
+from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.loss import errors_of, loss_or_default, losses_of
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
-from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
@@ -122,7 +122,7 @@ def validated(
     MupError
         If an argument is invalid.
     """
-    Records(folder)  # raises an error if the folder is a file
+    as_folder(folder)
     name, optimizers = optimizer_of(optimizer)
     choice = optimizers[name]
     for rule in rules:

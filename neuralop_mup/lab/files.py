@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,16 @@ _LOG = logging.getLogger(__name__)
 CHECKPOINT_INTERVAL = 300.0
 #: Classes of data processors that a file can contain. Any other processor must be passed by the user when the file is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
+
+
+def as_folder(folder: Any) -> Path:
+    """Return the path of a folder, which need not exist. Raise MupError if it is not a path, or if it is a file."""
+    if not isinstance(folder, (str, PathLike)):
+        raise MupError(f"folder={folder!r} must be a path, such as 'runs/heat'.")
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise MupError(f"{path} is a file, but results need a folder. Choose another name.")
+    return path
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.files import put, remove_file, writing
+from neuralop_mup.lab.files import as_folder, put, remove_file, writing
 from neuralop_mup.lab.fingerprint import fingerprint_or_new
 from neuralop_mup.lab.outcome import KINDS, is_complete, is_final, releases
 from neuralop_mup.lab.wording import counted
@@ -109,14 +109,12 @@ class Records:
     """
 
     def __init__(self, folder: str | Path, known: Any = None) -> None:
-        self.folder = Path(folder)
+        self.folder = as_folder(folder)
         self._lock = FileLock(self.folder / ".lock")
         self.known = known
         self._read: dict[str, dict[str, Any] | None] = {}
         self._given_up: set[str] = set()
         self._written: set[str] = set()  # runs of this command, which are not repeated if their weights are missing
-        if self.folder.exists() and not self.folder.is_dir():
-            raise MupError(f"{self.folder} is a file, but results need a folder. Choose another name.")
 
     @contextmanager
     def held(self) -> Iterator["Records"]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.files import put
+from neuralop_mup.lab.files import as_folder, put
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described, params_key
 from neuralop_mup.lab.statistics import find_optimum
@@ -278,9 +278,10 @@ class Study:
         >>> study.space, len(rows)
         ({'lr': [0.25, 0.5]}, 2)
         """
+        folder = as_folder(folder)
         try:
-            saved = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
-            rows = [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+            saved, table = (path.read_text(encoding="utf-8") for path in (folder / "study.json", folder / "results.jsonl"))
+            saved, rows = json.loads(saved), [json.loads(line) for line in table.splitlines()]
             fields = {_RENAMED.get(name, name): value for name, value in saved.items()}
             tuples = {name: tuple(fields[name]) for name in ("seeds", "rules", "notes")}
             return cls(**{**fields, **tuples, "sizes": dict(fields["sizes"])}), rows

@@ -7,6 +7,7 @@ from typing import Any
 from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import make_engine
+from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
@@ -165,7 +166,7 @@ def sweep(
     >>> results.best, results.best_loss
     ({'lr': 0.5}, 1.0)
     """
-    study = Study(name=Path(folder).resolve().name, train=train, **checked_fields(space, fixed, seeds, ("seed",)))
+    study = Study(name=as_folder(folder).resolve().name, train=train, **checked_fields(space, fixed, seeds, ("seed",)))
     return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
 
 
@@ -248,7 +249,7 @@ def transfer(
     ({'lr': 0.5}, [1.0, 1.0])
     """
     sizes, tuned = {"proxy": proxy, "target": target}, {"space": space, "fixed": fixed, "seeds": seeds}
-    name = Path(folder).resolve().name
+    name = as_folder(folder).resolve().name
     study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
     if progress:
         print(f"Tuned on the proxy ({size_text(proxy)}): {cell(study.space)}.")

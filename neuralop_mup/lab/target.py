@@ -22,7 +22,7 @@ from neuralop_mup.lab.data.batches import as_tensor
 from neuralop_mup.lab.files import is_known, read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.records import WEIGHTS, Records
+from neuralop_mup.lab.records import WEIGHTS
 from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.score import Predictor
@@ -204,7 +204,6 @@ def load_tuned(folder: str | Path, build: Callable[..., nn.Module] | None = None
     >>> torch.equal(again.predict(x), tuned.predict(x))
     True
     """
-    Records(folder)  # raises an error if the folder is a file
     tuned = load_target(Results.load(folder), build, processor)
     made = tuned._provenance
     with suppress(MupError):  # for objects that cannot be inspected, changes cannot be detected

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from neuralop.models import FNO
 
+import neuralop_mup as nm
 from neuralop_mup.lab import Results, log2_grid, transfer
+from neuralop_mup.lab.compare import compare
 from neuralop_mup.lab.records import _DOCUMENT
 from support.engine_runs import LRS, bowl, ends, executions, quiet_sweep, train
 from support.errors import refused
@@ -192,3 +196,19 @@ def test_results_that_do_not_exist(tmp_path):
         transfer(lambda config: math.nan, folder=tmp_path, progress=False, **TRANSFER)
     with refused("size"):
         Results.load(tmp_path)
+
+
+@pytest.mark.parametrize("folder", [None, 3, ["runs"]])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda folder: nm.sweep(lambda config: 1.0, {"lr": [0.1]}, folder=folder),
+        lambda folder: nm.train(FNO, (torch.zeros(20, 1, 16), torch.ones(20, 1, 16)), target={}, folder=folder),
+        lambda folder: compare(FNO, (torch.zeros(20, 1, 16), torch.ones(20, 1, 16)), target={}, folder=folder),
+        lambda folder: nm.load_tuned(folder),
+    ],
+)
+def test_a_folder_that_is_no_path(call, folder):
+    """It was a TypeError of pathlib."""
+    with pytest.raises(nm.MupError, match=r"folder=.* must be a path"):
+        call(folder)
