@@ -24,6 +24,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import get_plan
 from neuralop_mup.errors import MupError
 from neuralop_mup.files import whole_file
+from neuralop_mup.lab.data.problem_data import ChannelNormalizer
 from neuralop_mup.lab.outcome import plain
 from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 
@@ -32,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 #: Minimum number of seconds between two checkpoints, since an epoch may take less time than writing a checkpoint.
 CHECKPOINT_INTERVAL = 300.0
 #: Classes of data processors that a file can contain. Any other processor must be passed by the user when the file is read.
-_KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer)
+_KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer, ChannelNormalizer)
 
 
 def as_folder(folder: Any) -> Path:

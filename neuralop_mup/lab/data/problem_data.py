@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import torch
+from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
@@ -204,8 +205,9 @@ class ProblemData(Splits):
         """Return neuralop's data processor, which normalizes x and y per channel with statistics of the training data.
 
         In ``train()`` mode, the processor normalizes the targets. In ``eval()`` mode, it converts the model's output back to
-        the units of y, so validation errors are in the units of the solution. A constant channel becomes zero. In a rollout,
-        the frames in x are normalized in the same way as y, since predictions become such frames.
+        the units of y, so validation errors are in the units of the solution. A constant channel becomes zero, and its
+        prediction is the constant. In a rollout, the frames in x are normalized in the same way as y, since predictions
+        become such frames.
 
         Returns
         -------
@@ -407,14 +409,28 @@ def _warn_of_shared(seen: Mapping[str, Sequence[bytes]]) -> None:
             )
 
 
+class ChannelNormalizer(UnitGaussianNormalizer):
+    """neuralop's normalizer, but a channel with standard deviation 0 becomes exactly zero, and its inverse is the mean.
+
+    Dividing the rounding errors of a constant channel by any number would leave a target that is not zero, and a relative
+    loss divides by its norm.
+    """
+
+    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
+        super().__init__(mean=mean, std=std, eps=0.0)
+
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the normalized field."""
+        return (x - self.mean) / torch.where(self.std > 0, self.std, torch.inf)
+
+
 def normalizer_of(values: Any, name: str = "") -> Any:
     """Return a neuralop normalizer to mean 0 and standard deviation 1 per channel, for a tensor or an array in files.
 
     A channel that varies only by rounding errors becomes zero, with a warning if ``name`` is not empty.
     """
-    from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
-
-    count, shift, total, squares = 0, None, 0.0, 0.0
+    count, shift, total, squares, most = 0, None, 0.0, 0.0, []
     with reading():
         for numbers in chunks_of(values):
             part = values[numbers]
@@ -425,16 +441,16 @@ def normalizer_of(values: Any, name: str = "") -> Any:
                 shift = wide.mean(1, keepdim=True) if known.all() else wide.nanmean(1, keepdim=True).nan_to_num()
             wide = torch.where(known, wide - shift, 0)
             count, total, squares = count + known.sum(1), total + wide.sum(1), squares + wide.abs().square().sum(1)
+            most.append(wide.abs().amax(1))
     mean = shift[:, 0] + total / count
     std = ((squares - (total / count).abs().square() * count) / (count - 1).clamp_min(1)).clamp_min(0).sqrt()
-    constant = std <= 4 * torch.finfo(part.dtype).eps * mean.abs()
+    # A rounding changes a value by up to eps / 2 of its size, so a constant that was computed in several steps varies by a
+    # few eps. A field within 8 eps has at most 16 distinct values.
+    constant = torch.stack(most).amax(0) <= 8 * torch.finfo(part.dtype).eps * mean.abs()
     for channel in constant.nonzero().flatten().tolist() if name else ():
         warnings.warn(
             f"Channel {channel} of {name} is {mean[channel].item():.6g} everywhere and is normalized to zero.", stacklevel=3
         )
-    # Errors of a constant channel are relative to the constant.
-    unit = torch.where(mean == 0, 1.0, mean.abs())
-    std = torch.where(constant, unit, std).to(part.dtype.to_real())
+    std = torch.where(constant, 0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
-    return UnitGaussianNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)
+    return ChannelNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape))

@@ -1,6 +1,7 @@
 """Data that was read wrongly or refused with a proposal that does not work: pairs of files, links, named axes, types."""
 
 import os
+import warnings
 from pathlib import Path
 
 import h5py
@@ -12,7 +13,7 @@ import xarray
 from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.data.batches import as_tensor, masked, with_mask
 from neuralop_mup.lab.data.given import as_source
-from neuralop_mup.lab.data.problem_data import ProblemData
+from neuralop_mup.lab.data.problem_data import ProblemData, normalizer_of
 from neuralop_mup.lab.data.roles import labels_of
 from support.errors import refused
 from support.files import array, assert_equal, write, write_hdf5
@@ -285,10 +286,25 @@ def test_ready_pairs_are_checked(splits, names):
 
 
 @pytest.mark.parametrize("constant", [0.0, 1e-4, 1e6])
-def test_a_constant_channel_is_measured_by_itself(constant):
-    """The error of a channel of 1e-4 counted ten thousand times."""
+@pytest.mark.parametrize("steps", [0, 1, -3])
+def test_a_constant_channel_is_measured_by_itself(constant, steps):
+    """The error of a channel of 1e-4 counted ten thousand times, and that of one that varies by a rounding even more."""
     y = np.stack([Y, np.full_like(Y, constant)], axis=1)
+    y[::3, 1] += np.float32(constant) * np.float32(steps * 2.0**-23)
     with pytest.warns(UserWarning, match="everywhere"):
         output = load((X, y), dims={"x": "sample x", "y": "sample channel x"}).processor().out_normalizer
-    assert output.transform(torch.tensor(y))[:, 1].abs().max() == 0
-    assert float(output.std[0, 1]) == pytest.approx(constant or 1.0)
+    y = torch.tensor(y, requires_grad=True)
+    normalized = output.transform(y)
+    normalized.sum().backward()
+    assert normalized[:, 1].abs().max() == 0 and y.grad[:, 1].abs().max() == 0
+    restored = output.inverse_transform(torch.randn(40, 2, 16))[:, 1]
+    assert torch.allclose(restored, y[:, 1], rtol=1e-6, atol=0)
+
+
+def test_a_channel_with_a_rare_peak_is_not_constant():
+    """Its standard deviation is that of rounding."""
+    y = torch.ones(100, 1, 10_000)
+    y[50, 0, 0] += 3e-4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(normalizer_of(y, "y").transform(y).std()) == pytest.approx(1, rel=1e-3)
