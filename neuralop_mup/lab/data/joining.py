@@ -24,9 +24,12 @@ from neuralop_mup.lab.data.arrays import (
 )
 from neuralop_mup.lab.data.files import role_of
 from neuralop_mup.lab.data.readers import read_file
+from neuralop_mup.lab.data.roles import option
+
+_UNEVEN = 1.1  # ratio of two intervals above which a file is missing, since times in file names are rounded
 
 
-def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) -> list[Dataset]:
+def read_files(files: Sequence[str], join: str = "sample", pair: bool = True, uneven: str = "error") -> list[Dataset]:
     """Return the contents of files as a list of Datasets.
 
     Parameters
@@ -37,6 +40,8 @@ def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) ->
         With "time", each file is a time step, and the files in a folder form one trajectory.
     pair : bool, default True
         Whether file names may indicate input and output. False if the user passes different keys.
+    uneven : {"error", "ignore", "channel"}, default "error"
+        With "error", files of time steps without times must be numbered without gaps.
 
     Examples
     --------
@@ -51,7 +56,7 @@ def read_files(files: Sequence[str], join: str = "sample", pair: bool = True) ->
     for path in map(Path, files):
         folders[path.parent][path] = read_file(path)
     if join == "time":
-        return [_trajectory(folder, found) for folder, found in folders.items()]
+        return [_trajectory(folder, found, uneven) for folder, found in folders.items()]
     read = {path: parts for found in folders.values() for path, parts in found.items()}
     pairs: dict[str, list[Path]] = defaultdict(list)
     for path in read:
@@ -72,7 +77,7 @@ def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
     return [dataset_of({role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}, file)]
 
 
-def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Dataset:
+def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: str) -> Dataset:
     """Join files that contain one or more time steps each, ordered by their times or by the numbers in their names."""
     steps = [
         (path, place, step)
@@ -93,6 +98,17 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]]) -> Datase
             f"The order of the steps {steps[one][0]} (at {keys[one]}) and {steps[other][0]} (at {keys[other]}) is unclear. "
             "Store the time of each step in its file, or number the file names (for example u_0007). Move unrelated files "
             f"out of {folder}, or omit join='time'."
+        )
+    files = [(steps[a][0], steps[b][0], keys[a], keys[b]) for a, b in pairwise(order) if steps[a][0] != steps[b][0]]
+    # Only the last number is compared, so that months and days may have different lengths in names such as 2020-01-31.
+    gaps = {(one, other): b[-2] - a[-2] for one, other, a, b in files if not times and a[:-2] == b[:-2]}
+    least = min(gaps.values(), default=0.0)
+    if uneven == "error" and max(gaps.values(), default=0.0) > _UNEVEN * least:
+        one, other = max(gaps, key=gaps.__getitem__)
+        raise MupError(
+            f"{other} follows {one}, but other files in {folder} are numbered at intervals of {least:g}, and an "
+            "FNO assumes equal time steps. Add the missing files, or store the time of each step in its file. If the steps "
+            f"are equal, pass {option(uneven='ignore')}."
         )
     (first_path, _, first), *_ = ordered = [steps[place] for place in order]
     fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]

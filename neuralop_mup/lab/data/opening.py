@@ -42,7 +42,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
         raw = {split: [dataset_of(part, own.title if split == "all" else split)] for split, part in own.arrays.items()}
     else:
         pair = {own.x, own.y} <= {None, "x", "y"}
-        raw = {split: read_files(files, own.join, pair) for split, files in own.files.items()}
+        raw = {split: read_files(files, own.join, pair, own.uneven) for split, files in own.files.items()}
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
     every = [data for group in found.values() for data in group]

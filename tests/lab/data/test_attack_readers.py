@@ -98,6 +98,33 @@ def test_steps_are_sorted_by_decimal_numbers_in_their_names():
     assert np.array_equal(joined()["data"][:, 0], np.arange(40))
 
 
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([f"u_{step}" for step in range(40) if step != 7], "u_8.npy u_6.npy intervalsof1"),
+        ([f"u_{step}" for step in (0, 1, 5)], "u_5.npy u_1.npy"),
+        (
+            [f"run3_{100 * step:05}" for step in range(20) if step not in (7, 8)],
+            "run3_00900.npy run3_00600.npy intervalsof100",
+        ),
+    ],
+)
+def test_gaps_in_the_numbers_of_steps_are_refused(names, words):
+    """The step after a missing file was learned as one of the usual length."""
+    save_steps(names)
+    with refused(f"{words} {{'uneven':'ignore'}}"):
+        joined()
+    with refused("{'uneven':'ignore'}"):
+        load("steps", join="time", time_step=1)
+    assert len(read_files(files_of("steps"), "time", uneven="ignore")[0]["data"]) == len(names)
+
+
+@pytest.mark.parametrize("form", ["u_2020-{m:02}-{d:02}", "part{m}_{d}"])
+def test_names_with_several_numbers_have_no_gaps(form):
+    save_steps([form.format(m=m, d=d) for m in (1, 2, 3) for d in range(1, 32 - 3 * (m == 2))])
+    assert np.array_equal(joined()["data"][:, 0], np.arange(90))
+
+
 def test_steps_are_sorted_by_the_times_in_the_files():
     """The numbers in the names were used, so that time ran backwards."""
     for step in range(40):
