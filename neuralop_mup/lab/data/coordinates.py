@@ -15,7 +15,9 @@ STEP = "input:time step"
 
 
 def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | None = 1) -> list[Dataset]:
-    """Raise MupError for uneven grids and times, warn about latitudes and repeated endpoints, and add varying spacings.
+    """Raise MupError for uneven grids and times and for decreasing times, and add spacings that vary between files.
+
+    Warn about latitudes and repeated endpoints.
 
     Parameters
     ----------
@@ -25,6 +27,9 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
     step : int or "last", default 1
         Number of frames from input to output. With "last", times need not be evenly spaced.
     """
+    if uneven != "ignore":
+        for data in parts:
+            _check_increasing(data)
     stride = 0 if step == "last" else int(step or 1)
     as_channel = uneven == "channel" and stride > 0
     gaps = {TIME: [_spacing(data, TIME, uneven) for data in parts]} if stride and not as_channel else {}
@@ -43,6 +48,20 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
     for dim, each in gaps.items():
         made = _with_varying(made, dim, each, stride)
     return made
+
+
+def _check_increasing(data: Dataset) -> None:
+    """Raise MupError if times decrease, since a model would then predict earlier frames from later ones."""
+    times = data[TIME].values.astype(float) if TIME in data.coords else np.empty(0)
+    falling = np.flatnonzero(np.diff(times) < 0)
+    if len(falling):
+        one, other = times[falling[0] : falling[0] + 2]
+        raise MupError(
+            f"{data.attrs['file']} has times that decrease, for example from {one:.6g} to {other:.6g}, so a model would "
+            "predict earlier frames from later ones. Sort the data by time, for example with "
+            f"xarray.open_dataset(file).sortby({TIME!r}) or np.flip(u, axis), or pass {option(uneven='ignore')} to use the "
+            "stored order."
+        )
 
 
 def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None]) -> None:

@@ -66,6 +66,16 @@ def test_uneven_times_and_grids_are_refused(times, x, names):
     assert OwnData(files="a.h5", uneven="ignore").load().counts() == {"train": 64, "val": 8, "test": 8}
 
 
+@pytest.mark.parametrize("times", [np.arange(6.0)[::-1], np.array([0.0, 1, 2, 0, 1, 2])])
+@pytest.mark.parametrize("read", [{}, {"time_step": "last"}, {"uneven": "channel"}])
+def test_times_that_decrease_are_refused(times, read):
+    """The past was learned from the future."""
+    pdebench("a.h5", times)
+    with refused(f"a.h5 decrease sortby('time') {times[times.argmax()]:g}to {{'uneven':'ignore'}}"):
+        OwnData(files="a.h5", **read).load()
+    assert OwnData(files="a.h5", uneven="ignore").load().counts()["train"] == 64
+
+
 def test_uneven_coordinates_of_every_kind_of_data():
     data = xarray.Dataset({"x": (("sample", "pos"), array(40, 16)), "y": (("sample", "pos"), array(40, 16))})
     uneven = data.assign_coords(pos=np.arange(16.0) ** 2)
