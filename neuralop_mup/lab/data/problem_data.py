@@ -387,7 +387,7 @@ def _check_nonzero(split: str, zero: torch.Tensor) -> None:
         sample = int(empty.nonzero()[0])
         channel = "" if zero[sample].all() else f"channel {int(zero[sample].nonzero()[0])} of "
         raise MupError(
-            f"In {split}, y is zero everywhere in {channel}sample {sample}, so its relative error is undefined. Remove such "
+            f"y is zero everywhere in {channel}sample {sample} of {split}, so its relative error is undefined. Remove such "
             'samples or use loss="floored-l2".'
         )
 

@@ -105,7 +105,9 @@ def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = No
         single = {dim: 0 for dim, points in variable.sizes.items() if points == 1 < sizes[dim]}
         made[name] = variable.isel(single)
     _check_grid(file, made, sizes)
-    data = Dataset(made, attrs={"file": file, "format": "", **attrs})
+    # Samples keep their numbers in the file when some of them are selected.
+    numbers = {SAMPLE: np.arange(sizes[SAMPLE])} if SAMPLE in sizes else {}
+    data = Dataset(made, numbers, attrs={"file": file, "format": "", **attrs})
     for dim, values in (coords or {}).items():
         if len(values) - sizes.get(dim, -1) in (0, dim == TIME):
             data = data.assign_coords({dim: values[: sizes[dim]]})

@@ -29,6 +29,8 @@ class RowReader:
 
     Attributes
     ----------
+    samples : array of int
+        Number of each sample in the file.
     shape : tuple of int
         Shape ``(channels, *grid)`` of a row.
     dtype : dtype
@@ -40,6 +42,7 @@ class RowReader:
     def __init__(self, data: Dataset, role: str) -> None:
         self.file, self.fields, self.spaces = data.attrs["file"], fields_of(data, role), spaces_of(data)
         self.n_times = data.sizes.get(TIME, 1)
+        self.samples = data[SAMPLE].values if SAMPLE in data.dims else np.zeros(1, int)
         variables = list(self.fields.values())
         self.counts = [math.prod(n for dim, n in v.sizes.items() if is_channel(dim)) for v in variables]
         self.shape = (sum(self.counts), *grid_of(data))
@@ -182,7 +185,9 @@ class WindowReader:
                     reader.read(here, out)
                     names = " and ".join(reader.fields)
                     if not self.masked:
-                        check_finite(f"{names} in {reader.file}", torch.from_numpy(out), here // reader.n_times)
+                        check_finite(
+                            f"{names} in {reader.file}", torch.from_numpy(out), reader.samples[here // reader.n_times]
+                        )
         return torch.from_numpy(rooms[role]), torch.from_numpy(places.reshape(wanted.shape))
 
     def whole(self) -> tuple[torch.Tensor, ...]:

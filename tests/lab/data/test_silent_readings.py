@@ -259,6 +259,30 @@ def test_a_sample_whose_known_values_are_zero_is_refused():
         data.check()
 
 
+def pdebench(u):
+    return write_hdf5("pde.h5", {"tensor": u, "x-coordinate": np.arange(8.0), "t-coordinate": np.arange(u.shape[1])})
+
+
+@pytest.mark.parametrize(
+    ("n", "data", "read"),
+    [
+        (40, lambda u: write("d.npz", x=u[:, 0], y=u[:, 1]), {"crop": {"sample": (5, None)}, "dims": "sample x"}),
+        (40, lambda u: write("d.npz", x=u[:, 0], y=u[:, 1]), {"every": {"sample": 3}, "dims": "sample x"}),
+        (40, lambda u: write("d.npz", x=u[:, 0], y=u[:, 1]), {"shuffle": True, "dims": "sample x"}),
+        (40, pdebench, {}),
+        (40, pdebench, {"n_train": 30}),
+        (25, lambda u: u[23:25], {"dims": "sample time x", "time_step": 1}),
+    ],
+)
+@pytest.mark.parametrize("in_memory", [2.0, 0.0])
+def test_messages_name_a_sample_by_its_number_in_the_file(n, data, read, in_memory):
+    """Samples were counted from the first one that was used, or within a piece of a trajectory."""
+    u = array(n, 20, 8)
+    u[24] = np.nan
+    with refused("sample24." if n == 40 else "sample1."):
+        load(data(u), **read, in_memory=in_memory)
+
+
 def test_an_empty_crop_is_refused():
     with refused("crop empty"):
         load((X, Y), crop={"sample": (5, 5)})
