@@ -22,6 +22,7 @@ from neuralop_mup.lab.data.arrays import (
     is_unnamed,
     usual_word,
 )
+from neuralop_mup.lab.data.files import ONLY_KEY, role_of
 from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
 _SHOWN = 12  # maximum number of a file's arrays in a message
@@ -104,6 +105,8 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
         is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
         x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
+        if y in wide and read.get("time_step") is None and _role(raw, y) == "x":
+            x, y = y, None
     if y is None:
         inputs = _split_keys(raw, x)
         for key in inputs:
@@ -111,7 +114,7 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         others = [key for key in wide if key not in inputs]
         if inputs and len(others) == 1:  # the only other field
             return inputs, others
-        raise MupError(f"It is unclear which array is the input and which is the output. {_advice(raw, wide)}")
+        raise MupError(_advice(raw, wide, inputs))
     return _split_keys(raw, x), _split_keys(raw, y)
 
 
@@ -138,15 +141,31 @@ def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
     return other.shape[-x.ndim :] == x.shape and (other.ndim > x.ndim or is_mesh)
 
 
-def _advice(raw: Dataset, wide: Sequence[str]) -> str:
-    """Return a suggestion of keys. It assumes that the output is the last of the largest arrays."""
+def _role(raw: Dataset, key: str) -> str:
+    """Return the role that the name of an array indicates, or that of its file if it has no name: "x", "y" or ""."""
+    return role_of(raw.attrs["file"] if key == ONLY_KEY else key)[1]
+
+
+def _advice(raw: Dataset, wide: Sequence[str], inputs: Sequence[str]) -> str:
+    """Return a suggestion of keys. Names indicate the input and the output, or else the output is the largest array."""
     if not wide:
         return "No array has two or more axes."
-    *others, y = sorted(wide, key=lambda key: raw[key].size)
+    ranks = {key: ("x", "", "y").index(_role(raw, key)) for key in wide}
+    *others, y = sorted(wide, key=lambda key: (key not in inputs, ranks[key], raw[key].size))
     moving = [key for key in wide if TIME in map(usual_word, raw[key].dims)]
     state = f"For a state that evolves in time, pass {option(y='+'.join(moving) or y, time_step=1)}"
-    pair = f"Pass {option(x=min(others), y=y)}. " if others else ""
-    return f"{pair}{state}. Join several keys with a plus sign."
+    if y in inputs:
+        name, role = role_of(raw.attrs["file"])
+        x_file, y_file = (raw.attrs["file"], name.replace("*", "y")) if role == "x" else ("x.npy", "y.npy")
+        return (
+            f"No other array can be the output. Pass arrays (x, y), two files {[x_file, y_file]} (in the shell: "
+            f"{x_file},{y_file}), or one file that contains both. {state}."
+        )
+    x = "+".join(inputs) or min(others, key=lambda key: (ranks[key], key))
+    return (
+        f"It is unclear which array is the input and which is the output. Pass {option(x=x, y=y)}. {state}. Join several "
+        "keys with a plus sign."
+    )
 
 
 def _array(raw: Dataset, key: str) -> Variable:

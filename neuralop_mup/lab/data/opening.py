@@ -212,7 +212,8 @@ def _check_steps(own: "OwnData") -> None:
         raise MupError(
             f"{first.attrs['file']} contains {described(first, 'output')} with {first.sizes[TIME]} time frames. To predict "
             f"each frame from the previous one, pass {option(time_step=1)}. To predict the last frame from the first, pass "
-            f"{option(time_step='last')}."
+            f"{option(time_step='last')}. If this is only the input, also pass the output: arrays (x, y), or files "
+            "['x.npy', 'y.npy']."
         )
     if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
         raise MupError(

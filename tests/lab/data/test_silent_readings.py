@@ -68,6 +68,47 @@ def test_files_of_one_array_without_words_for_input_and_output():
         load([save("x.npy", np.arange(16.0)), save("y.npy", np.arange(16.0))])
 
 
+PAIR_OF_FILES = "['x.npy','y.npy'] x.npy,y.npy (x,y)"
+
+
+@pytest.mark.parametrize(
+    ("data", "read", "names"),
+    [
+        (lambda: save("x.npy", X), {}, PAIR_OF_FILES),
+        (lambda: save("x.npy", X), {"x": "data"}, PAIR_OF_FILES),
+        (lambda: save("x.npy", array(40, 16, 16)), {}, PAIR_OF_FILES),
+        (lambda: {s: save(f"in/{s}.npy", X) for s in ("train", "test")}, {}, "['in/train.npy','y/train.npy']"),
+        (lambda: save("x_train.npy", X), {}, "['x_train.npy','y_train.npy'] {'y':'data','time_step':1}"),
+        (lambda: write("d.npz", input=X, nu=X[:, 0]), {}, f"{PAIR_OF_FILES} {{'y':'input','time_step':1}}"),
+        (lambda: {"x": X}, {}, PAIR_OF_FILES),
+        (lambda: save("field.npy", X), {}, "time_step 'last' (x,y) ['x.npy','y.npy']"),
+    ],
+)
+def test_an_input_without_output(data, read, names):
+    """It was read as a state that evolves in time, and time_step=1 was proposed."""
+    with refused(names):
+        load(data(), **read)
+    assert load(save("x.npy", X), time_step=1).counts()["train"] > 9
+
+
+@pytest.mark.parametrize(
+    ("keys", "x", "names"),
+    [
+        ("Y X", None, "{'x':'X','y':'Y'}"),
+        ("target input", None, "{'x':'input','y':'target'}"),
+        ("target X a", None, "{'x':'X','y':'target'}"),
+        ("b a", None, "{'x':'b','y':'a'}"),
+        ("c a b", "b", "{'x':'b','y':'a'}"),
+        ("X Y u", "u", "{'x':'u','y':'Y'}"),
+    ],
+)
+def test_suggested_keys_are_not_reversed(keys, x, names):
+    """The last array in the file was proposed as the output, also if it was called X or given as the input."""
+    file = write("d.npz", **dict.fromkeys(keys.split(), X))
+    with refused(names):
+        load(file, x=x)
+
+
 # Links
 
 
