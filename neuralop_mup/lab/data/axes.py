@@ -263,7 +263,8 @@ def _only_reading(
 ) -> dict[str, Words]:
     """Return the axis names of each array in the only interpretation that agrees with all lengths.
 
-    The sample axis comes first. For a state that evolves in time, the first axis may also be time.
+    The sample axis comes first. For a state that evolves in time, the first axis may also be time. An output with a separate
+    input has a time axis only if there are as many times.
 
     Parameters
     ----------
@@ -285,6 +286,8 @@ def _only_reading(
     in_time = len(outputs) == len(arrays) or read.get("time_step") is not None
     one_each = len(group) >= _MANY and all(len({data[key].shape for data in group if key in data}) == 1 for key in arrays)
     leads: list[Words] = [(SAMPLE, TIME), (TIME,), (SAMPLE,), ()] if in_time else [(SAMPLE,), *[()] * one_each]
+    if TIME in lengths and not in_time:
+        leads.insert(0, (SAMPLE, TIME))
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
     fitting: list[dict[str, Words]] = []
@@ -292,8 +295,11 @@ def _only_reading(
     for each in product(*ways):
         words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
         if sizes := _sizes(arrays, words, outputs, in_time):
-            fitting.append(words)
-            known = {word: n - sizes.get(word, -1) for word, n in lengths.items() if in_time or word != TIME}
+            if in_time or TIME not in sizes:
+                fitting.append(words)
+            known = {
+                word: n - sizes.get(word, -1) for word, n in lengths.items() if in_time or TIME in sizes or word != TIME
+            }
             if all(more in (0, word == TIME) for word, more in known.items()):
                 agreeing.append(words)
     found = agreeing or fitting
@@ -348,8 +354,15 @@ def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str]
 
 def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Mapping[str, Any], in_time: bool) -> str:
     """Return a message that asks for the axis names and suggests the options to pass."""
+
+    def rank(words: Mapping[str, Words]) -> tuple[int, int]:
+        """Return the number of different grids and of arrays with channels. Interpretations with few come first."""
+        return len({frozenset(filter(is_space, own)) for own in words.values()}), sum(
+            CHANNEL in own for own in words.values()
+        )
+
     lines: list[Any] = []
-    for words in sorted(found, key=lambda words: len({frozenset(filter(is_space, own)) for own in words.values()})):
+    for words in sorted(found, key=rank):
         texts = {key: " ".join(own) for key, own in words.items()}
         lines.append(texts if len(set(texts.values())) > 1 else next(iter(texts.values())))
     counts = [f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1]

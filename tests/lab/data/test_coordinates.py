@@ -52,6 +52,23 @@ def test_lengths_of_coordinates_identify_axes(shape, words):
 
 
 @pytest.mark.parametrize(
+    ("x", "y", "names"),
+    [
+        ((40, 16), (40, 11, 16), "{'y':'sampletimex','x':'samplex'}"),
+        ((40, 16), (40, 16, 11), "{'y':'samplextime','x':'samplex'}"),
+        ((40, 16, 16), (40, 11, 16, 16), "{'y':'sampletimexy','x':'samplexy'} {'y':'samplechannelxy','x':'samplexy'}"),
+        ((40, 8, 9), (40, 10, 8, 9), "{'y':'sampletimexy','x':'samplexy'}"),
+        ((40, 10, 12), (40, 10, 12), "'sampletimex' 'samplexy'"),
+    ],
+)
+def test_times_beside_an_input_are_among_the_suggestions(x, y, names):
+    """They were ignored, so that the second last pair was read as a field on a grid of three axes."""
+    file = write("a.npz", x=array(*x), y=array(*y), t=np.arange(y[-1] if y[-1] == 11 else y[1]))
+    with refused(names):
+        OwnData(files=file).load()
+
+
+@pytest.mark.parametrize(
     ("times", "x", "names"),
     [
         (UNEVEN, X, "a.h5 time=0,1,2,4,8,…8 from1to4 Resample {'uneven':'channel'} {'uneven':'ignore'}"),
