@@ -89,6 +89,13 @@ RATES, FURTHER, MORE = (
     {name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER, scenarios.MORE)
 )
 APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**RATES, **FURTHER, **MORE}}
+#: The 1D scenarios of the experiment on losses, with APEBench's own loss.
+OWN_LOSS = {
+    name: replace(own, steps=2500, config={**own.config, "data": {"scenario": name, "part": "report"}, "loss": "mse"})
+    for name, own in _SCENARIOS.items()
+    if name.partition(" 1D")[0] in ("diff_burgers", "norm_four", "phy_diff", "diff_kdv", "diff_fisher", "phy_adv_diff")
+    and name.endswith(" 1D")
+}
 #: Problems on which the law was not chosen, by their numbers of steps.
 LENGTHS = {
     f"{name}, {steps} steps": replace(SUITE[name], steps=steps)
