@@ -412,6 +412,13 @@ def test_an_unknown_key_among_joined_ones_is_named():
         OwnData(files=write("d.npz", u=array(20, 16), v=array(20, 16), y=array(20, 16)), x="nope+u", y="y").load()
 
 
+def test_joined_arrays_and_keys_with_a_plus_sign():
+    """Three arrays of one shape are fields without channels, since each becomes one channel."""
+    arrays = {key: array(20, 4, 16) for key in ("H+", "u", "y")}
+    own = OwnData(files=write("d.npz", **arrays), x="H++u", y="y")
+    assert (own.readings["input"], own.in_channels) == ("H+ (sample x y) + u (sample x y)", 2)
+
+
 def test_coordinates_come_from_the_group_of_the_field_or_the_groups_above_it():
     """The grid of another group is uneven, but it is not the grid of this field."""
     even, uneven = np.arange(16.0), np.arange(16.0) ** 2
