@@ -17,7 +17,7 @@ from experiments.against_tuned import AgainstTuned
 from experiments.choices import BASES, CHOICES, DECAYS, DOUBTS, Choices, decay_fields, elsewhere_fields, reference_fields
 from experiments.contest import TUNED, USUAL, VARIANTS
 from experiments.contest_page import ContestWithPage
-from experiments.fields import APEBENCH, FEW_SAMPLES, FURTHER, LAYOUTS, LENGTHS, LINEAR, MORE, RATES, SOME, SUITE
+from experiments.fields import APEBENCH, FEW_SAMPLES, FURTHER, LAYOUTS, LENGTHS, LINEAR, MORE, OWN_LOSS, RATES, SOME, SUITE
 from experiments.fine_tuning import FineTuning
 from experiments.gpu import Gpu
 from experiments.law import CHOSEN_ON, PROBLEMS
@@ -50,6 +50,11 @@ EXPERIMENTS: dict[str, Any] = {
         "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), seeds=(0,), others=PEERS
     ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
+    "apebench-loss": AgainstTuned(
+        "untuned MuSOAP beside tuned Adam on scenarios of APEBench, all with its squared error",
+        OWN_LOSS,
+        selection={"part": "selection"},
+    ),
     "transfer": Transfer(
         "whether the best learning rate carries over width, modes, depth, samples, points and batch",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},

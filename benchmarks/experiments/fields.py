@@ -89,6 +89,12 @@ RATES, FURTHER, MORE = (
     {name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER, scenarios.MORE)
 )
 APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**RATES, **FURTHER, **MORE}}
+#: Scenarios with APEBench's own loss: those on which states decay, and the first of the others.
+OWN_LOSS = {
+    name: replace(own, steps=2500, config={**own.config, "data": {"scenario": name, "part": "report"}, "loss": "mse"})
+    for name, own in _SCENARIOS.items()
+    if name in ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "phy_adv_diff 1D")
+}
 #: Problems on which the law was not chosen, by their numbers of steps.
 LENGTHS = {
     f"{name}, {steps} steps": replace(SUITE[name], steps=steps)

@@ -107,9 +107,16 @@ def loss_of(record: Mapping[str, Any] | None) -> float | None:
 
 
 def test_errors(records: Any, runs: Iterable[Run]) -> list[float]:
-    """Test errors of those of the runs that ended, infinite where one did not train."""
-    found = (records.get(run) for run in runs)
-    return [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in found if r is not None]
+    """Return the test errors of the runs that ended, or their losses if these are errors of rollouts.
+
+    The error of a run that failed is infinite.
+    """
+    errors = []
+    for run in runs:
+        if record := records.get(run):
+            error = record["loss"] if "rollout" in run.config else record["metrics"]["test_loss"]
+            errors.append(error if is_complete(record) else math.inf)
+    return errors
 
 
 def _called(run: Run) -> dict[str, Any]:
