@@ -61,7 +61,7 @@ def options_of(read: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the options for reading files. Raise MupError for an unknown option."""
     if not isinstance(read or {}, Mapping):
         raise MupError(f"read={read!r} must be a dict of options for reading files, such as {{'time_step': 1}}.")
-    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps"}
+    known = {f.name for f in fields(OwnData)} - {"files", "arrays", "stamps", "linked"}
     for name in read or {}:
         if name not in known:
             option, _, axis = str(name).partition(".")

@@ -74,7 +74,8 @@ def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
     if max(each.ndim for each in values.values()) < 2:  # two coordinates are not fields
         return parts
     file = " and ".join(map(str, found))
-    return [dataset_of({role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}, file)]
+    named = {role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}
+    return [dataset_of(named, file).assign_attrs(linked=linked_files(parts))]
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: str) -> Dataset:
@@ -121,7 +122,13 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
     made = {key: join_variables([step[key].variable for *_, step in ordered], TIME) for key in fields}
     made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
     at = {TIME: (TIME, [times[place] for place in order])} if times else {}
-    return Dataset({**made, **at}, attrs={"file": str(folder)})
+    linked = linked_files([step for *_, step in steps])
+    return Dataset({**made, **at}, attrs={"file": str(folder), "linked": linked})
+
+
+def linked_files(parts: Sequence[Dataset]) -> list[str]:
+    """Return the files to which the files of some Datasets link."""
+    return sorted({file for part in parts for file in part.attrs.get("linked", ())})
 
 
 def _is_time(step: Dataset, key: Any) -> bool:

@@ -14,7 +14,7 @@ from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.files import ONLY_KEY, SPLIT_WORDS, SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
-from neuralop_mup.lab.data.joining import read_files
+from neuralop_mup.lab.data.joining import linked_files, read_files
 from neuralop_mup.lab.data.roles import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of
 from neuralop_mup.lab.data.windows import WindowReader
 
@@ -43,6 +43,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     else:
         pair = {own.x, own.y} <= {None, "x", "y"}
         raw = {split: read_files(files, own.join, pair, own.uneven) for split, files in own.files.items()}
+        own.watch(linked_files([data for group in raw.values() for data in group]))
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
     every = [data for group in found.values() for data in group]

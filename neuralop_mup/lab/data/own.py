@@ -148,8 +148,8 @@ class OwnData:
     arrays : mapping, optional
         Arrays to use instead of files: a mapping from "all", or from "train" and other splits, to arrays or xarray variables
         by key.
-    stamps : tuple, default ()
-        Size and modification time of each file. Set internally; do not pass it.
+    stamps, linked : tuple, default ()
+        Size and modification time of each file, and the files to which HDF5 files link. Set internally; do not pass them.
 
     Raises
     ------
@@ -189,6 +189,7 @@ class OwnData:
     in_memory: float = 2.0
     arrays: Any = field(default=None, compare=False, repr=False)
     stamps: tuple = field(default=(), compare=False)  # size and modification time of the files when first inspected
+    linked: tuple = field(default=(), compare=False)
 
     name: ClassVar[str] = "data"
 
@@ -217,7 +218,7 @@ class OwnData:
     def _stamped(self) -> tuple:
         mapped = [a.path for part in (self.arrays or {}).values() for a in part.values() if hasattr(a, "opener")]
         # A zarr file is a folder, so its inner files are included.
-        every = [inner for file in (*self._all, *mapped) for inner in (Path(file), *Path(file).rglob("*"))]
+        every = [inner for file in (*self._all, *mapped, *self.linked) for inner in (Path(file), *Path(file).rglob("*"))]
         return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
 
     @property
@@ -245,12 +246,18 @@ class OwnData:
         """The first Dataset of the training data."""
         return (self.sources.get("all") or self.sources["train"])[0]
 
+    def watch(self, linked: Sequence[str]) -> None:
+        """Include the files to which HDF5 files link in the check for changes. Worker processes already have them."""
+        if not self.linked:
+            object.__setattr__(self, "linked", tuple(linked))
+            object.__setattr__(self, "stamps", self.stamps + self._stamped()[len(self.stamps) :])
+
     def check_unchanged(self) -> None:
         """Raise MupError if a file has changed since it was first inspected."""
         if self._stamped() != self.stamps:
             raise MupError(
-                f"{', '.join(self._all) or self.title} changed while it was being read. Wait until it has been written, "
-                "then repeat the call."
+                f"{', '.join((*self._all, *self.linked)) or self.title} changed while it was being read. Wait until it has "
+                "been written, then repeat the call."
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -203,6 +203,19 @@ def _entries(path: Path, prefix: str, group: h5py.Group, above: Sequence[Any] = 
             yield from _entries(path, f"{prefix}{name}/", entry, (*above, group))
 
 
+def _linked_files(path: Path, entries: Sequence[Any]) -> list[str]:
+    """Return the other files that contain groups and arrays of a file, through external links or virtual arrays."""
+    found = {os.fsdecode(h5py.h5f.get_name(entry.id)) for entry in entries}
+    virtual = [entry for entry in entries if isinstance(entry, h5py.Dataset) and entry.is_virtual]
+    # The path of a source is relative to the file with the virtual array. A point stands for this file itself.
+    found |= {
+        os.path.join(os.path.dirname(entry.file.filename), source.file_name)
+        for entry in virtual
+        for source in entry.virtual_sources()
+    }
+    return sorted(filter(os.path.isfile, found - {str(path)}))
+
+
 def _read_hdf5(path: Path) -> list[Dataset]:
     """Read arrays by path. If each group is a sample, ``*`` replaces the group names in the keys.
 
@@ -228,6 +241,7 @@ def _read_hdf5(path: Path) -> list[Dataset]:
                 samples[group][star] = _variable_of(path, key, entry)
             else:
                 whole[star] = _variable_of(path, key, entry)
+        attrs["linked"] = _linked_files(path, list(entries.values()))
     # HDF5 lists run10 before run2, but arrays with one entry per sample follow the numbers.
     samples = dict(sorted(samples.items(), key=lambda sample: [*map(int, re.findall(r"\d+", sample[0]))]))
     parts = [_decoded(fields) for fields in samples.values()]  # each group may have its own packing
@@ -333,8 +347,8 @@ def read_file(path: str | Path) -> list[Dataset]:
     Returns
     -------
     list of Dataset
-        Contents of the file. ``attrs["file"]`` is its path. The other entries of ``attrs`` are the attributes of groups by
-        path and those of the file under the key "".
+        Contents of the file. ``attrs["file"]`` is its path, and ``attrs["linked"]`` lists the files to which it links. The
+        other entries of ``attrs`` are the attributes of groups by path and those of the file under the key "".
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """Data that was read wrongly or refused with a proposal that does not work: pairs of files, links, named axes, types."""
 
 import os
+import pickle
 import warnings
 from pathlib import Path
 
@@ -138,6 +139,33 @@ def test_links_in_hdf5_files_are_followed(in_memory):
     Path("other.h5").unlink()
     with refused("y outside.h5 /u missing"):
         load("outside.h5")
+
+
+@pytest.mark.parametrize("kind", ["link", "group", "virtual", "pair"])
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_changes_of_linked_files_are_noticed(kind, is_copied):
+    """Only the file with the links was watched. A copy is what a worker process receives."""
+    write_hdf5("far/other.h5", {"g/u": Y})
+    files = [write_hdf5("in/x.h5", {"a": X}), "in/y.h5"] if kind == "pair" else [write_hdf5("in/a.h5", {"a": X})]
+    with h5py.File(files[-1], "a") as content:
+        if kind == "virtual":
+            layout = h5py.VirtualLayout(Y.shape, Y.dtype)
+            layout[:] = h5py.VirtualSource("../far/other.h5", "g/u", Y.shape)
+            content.create_virtual_dataset("u", layout)
+        elif kind == "group":
+            content["g"] = h5py.ExternalLink("../far/other.h5", "/g")
+        else:
+            content["u"] = h5py.ExternalLink("../far/other.h5", "/g/u")
+    read = {} if kind == "pair" else {"x": "a", "dims": "sample x"}
+    own = OwnData(files=files, in_memory=0.0, **read)
+    data = own.load()
+    own = pickle.loads(pickle.dumps(own)) if is_copied else own
+    own.load()
+    write_hdf5("far/other.h5", {"g/u": Y})
+    os.utime("far/other.h5", (0, 0))
+    for look in (own.load, data.check_unchanged):
+        with refused("other.h5 changed"):
+            look()
 
 
 def test_a_link_to_a_group_is_no_further_sample():
