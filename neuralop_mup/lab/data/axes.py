@@ -357,9 +357,8 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
 
     def rank(words: Mapping[str, Words]) -> tuple[int, int]:
         """Return the number of different grids and of arrays with channels. Interpretations with few come first."""
-        return len({frozenset(filter(is_space, own)) for own in words.values()}), sum(
-            CHANNEL in own for own in words.values()
-        )
+        grids = {frozenset(filter(is_space, own)) for own in words.values()}
+        return len(grids), sum(CHANNEL in own for own in words.values())
 
     lines: list[Any] = []
     for words in sorted(found, key=rank):
