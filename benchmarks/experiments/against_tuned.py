@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from experiments import samples_figure, time_figure
-from experiments.contest import CONTENDERS
+from experiments.comparison import CONTENDERS
 from experiments.curves import rounded, searched
 from experiments.fields import Field
-from experiments.kept import loss_of, missing, test_errors
-from experiments.law import CHOSEN_ON
+from experiments.law_settings import CHOSEN_ON
 from experiments.pages import dotted, mean_and_range, named, table
+from experiments.records import loss_of, missing, test_errors
 from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from experiments.contest import CONTENDERS
+from experiments.comparison import CONTENDERS
 from experiments.curves import rounded, searched
 from experiments.fields import Field
-from experiments.kept import loss_of, missing, test_errors
 from experiments.pages import named, table
+from experiments.records import loss_of, missing, test_errors
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
