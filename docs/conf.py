@@ -46,11 +46,8 @@ html_theme_options = (
     else {"top_of_page_buttons": []}
 )
 
-myst_enable_extensions = ["dollarmath", "deflist", "substitution"]
+myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
-myst_substitutions = {
-    "repository": f"[the repository]({REPOSITORY})" if REPOSITORY else "the repository",
-}
 
 autodoc_typehints = "none"
 autosummary_generate = False  # tables only: the entries stand below them

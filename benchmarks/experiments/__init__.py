@@ -25,6 +25,7 @@ from experiments.fields import (
     LENGTHS,
     LINEAR,
     MORE_TRAJECTORIES,
+    OWN_LOSS,
     ROLLOUT_RATES,
     SUITE,
     TUNED_SCENARIOS,
@@ -57,6 +58,11 @@ EXPERIMENTS: dict[str, Any] = {
         "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), seeds=(0,), others=PEERS
     ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
+    "apebench-loss": AgainstTuned(
+        "untuned MuSOAP beside tuned Adam on scenarios of APEBench, all with its squared error",
+        OWN_LOSS,
+        selection={"part": "selection"},
+    ),
     "transfer": Transfer(
         "transfer of the best learning rate over width, modes, depth, samples, grid points and batch size",
         {name: PROBLEMS[name] for name in ("korteweg-de-vries", "gray-scott", "darcy")},

@@ -1,6 +1,7 @@
 """Untuned MuSOAP beside Adam that is tuned one setting after another: the rate, then weight decay, then a warm-up.
 
-Settings are chosen by the validation error of the first seed, and test errors of all seeds are reported. With ``shares``,
+Settings are chosen by the validation error of the first seed, and test errors of all seeds are reported. On trajectories,
+both are errors of rollouts, of different trajectories (``selection``). With ``shares``,
 MuSOAP is also trained for parts of the steps, each with its own cosine, to find where it reaches the error of the tuned
 Adam.
 """
@@ -80,6 +81,8 @@ class AgainstTuned:
     seeds : tuple of int
     others : mapping of str to dict
         Name → settings of another optimizer or of another MuSOAP, trained for the whole number of steps.
+    selection : mapping
+        Arguments of the data with which Adam's settings are chosen, if they differ from those that are reported.
     """
 
     about: str
@@ -87,13 +90,15 @@ class AgainstTuned:
     shares: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    selection: Mapping[str, Any] = field(default_factory=dict)
 
     metrics = ("test_loss", "train_loss", "seconds")
 
     def tiny(self) -> AgainstTuned:
         """One field, small models and short runs."""
         small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
-        return replace(self, fields={"burgers": Field(small, (4,), 8, STAGES, 4)}, shares=(1.0,), seeds=(0,), others={})
+        fields = {"burgers": Field(small, (4,), 8, STAGES, 4)}
+        return replace(self, fields=fields, shares=(1.0,), seeds=(0,), others={}, selection={})
 
     @remembered
     def run(self, name: str, adam: Adam | None, seed: int, share: float = 1.0, other: str = "") -> Run:
@@ -109,6 +114,15 @@ class AgainstTuned:
         who = (other or "MuSOAP") if adam is None else str(adam)
         return run_of(config, size=f"{name}: {who}", params={"lr": rounded(config["lr"]), "steps": steps}, seed=seed)
 
+    @remembered
+    def trial(self, name: str, adam: Adam) -> Run:
+        """Return a run of the first seed by which settings of Adam are chosen."""
+        run = self.run(name, adam, self.seeds[0])
+        if not self.selection:
+            return run
+        config = {**run.config, "data": {**run.config["data"], **self.selection}}
+        return run_of(config, **{**run.labels, "size": f"{run.labels['size']}, selection"})
+
     def pace(self, name: str) -> Run:
         """Return a run that measures the time of a step of MuSOAP over that of Adam."""
         share = 2 * STAGES / self.fields[name].steps
@@ -121,7 +135,7 @@ class AgainstTuned:
         """Return the best settings of Adam, or None and the settings that must be tried first."""
 
         def error(adam: Adam) -> float | None:
-            return loss_of(records.get(self.run(name, adam, self.seeds[0])))
+            return loss_of(records.get(self.trial(name, adam)))
 
         rates, left = searched(lambda lr: error(Adam(lr)), START, spread=2.0)
         if left:
@@ -146,11 +160,11 @@ class AgainstTuned:
         yield from untuned(self.seeds[0], parts)
         best = {name: self.tuned(records, name) for name in self.fields}
         for name, (_, left) in best.items():
-            yield from missing(records, (self.run(name, adam, self.seeds[0]) for adam in left))
+            yield from missing(records, (self.trial(name, adam) for adam in left))
         if any(left for _, left in best.values()):
             return
         yield from untuned(self.seeds[0], others)
-        for seed in self.seeds[1:]:
+        for seed in self.seeds:
             yield from missing(records, (self.run(name, adam, seed) for name, (adam, _) in best.items()))
             yield from untuned(seed, parts)
         for seed in self.seeds[1:]:

@@ -101,6 +101,12 @@ ROLLOUT_RATES, FURTHER, MORE_TRAJECTORIES = (
     {name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER, scenarios.MORE)
 )
 APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**ROLLOUT_RATES, **FURTHER, **MORE_TRAJECTORIES}}
+#: Scenarios with APEBench's own loss: three whose states decay, and one other.
+OWN_LOSS = {
+    name: replace(own, steps=2500, config={**own.config, "data": {"scenario": name, "part": "report"}, "loss": "mse"})
+    for name, own in _SCENARIOS.items()
+    if name in ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "phy_adv_diff 1D")
+}
 #: Held-out problems with different numbers of steps.
 LENGTHS = {
     f"{name}, {steps} steps": replace(SUITE[name], steps=steps)

@@ -22,9 +22,8 @@ from experiments.experiment import Experiment
 from experiments.fields import APEBENCH as SCENARIOS
 from experiments.fields import FURTHER, SUITE, Field
 from experiments.pages import mean_and_range, named, table
-from experiments.records import missing
+from experiments.records import missing, test_errors
 from experiments.training import LOST, STAGES, remembered, run_of
-from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
@@ -94,13 +93,8 @@ class Losses(Experiment):
 
     def errors(self, records: Any, name: str, loss: str) -> list[float]:
         """Return the rollout or test errors of the seeds that have a record, infinite if the training failed."""
-        errors = []
-        for record in filter(None, (records.get(self.run(name, loss, seed)) for seed in self.seeds)):
-            error = math.inf
-            if is_complete(record):
-                error = record["loss"] if "rollout" in self.fields[name].config else record["metrics"]["test_loss"]
-            errors.append(error if error < LOST else math.inf)
-        return errors
+        errors = test_errors(records, (self.run(name, loss, seed) for seed in self.seeds))
+        return [error if error < LOST else math.inf for error in errors]
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return a table of errors, and a table of their ratios by group."""

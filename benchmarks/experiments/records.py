@@ -118,9 +118,18 @@ def loss_of(record: Mapping[str, Any] | None) -> float | None:
 
 
 def test_errors(records: Any, runs: Iterable[Run]) -> list[float]:
-    """Return the test errors of the runs that have a record, infinite for those whose training failed."""
-    found = (records.get(run) for run in runs)
-    return [r["metrics"]["test_loss"] if is_complete(r) else math.inf for r in found if r is not None]
+    """Return the test errors of the runs that have a record, or their losses if these are rollout errors.
+
+    The error of a run whose training failed is infinite.
+    """
+    errors = []
+    for run in runs:
+        if (record := records.get(run)) is not None:
+            error = math.inf
+            if is_complete(record):
+                error = record["loss"] if "rollout" in run.config else record["metrics"]["test_loss"]
+            errors.append(error)
+    return errors
 
 
 def _label(run: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class ApeBench:
     """One scenario: pairs of successive states to train on, and test trajectories for rollouts."""
 
     scenario: str
+    #: Which test trajectories are scored: the first third ("selection"), the others ("report"), or all of them.
+    part: Literal["", "selection", "report"] = ""
 
     @property
     def n_dim(self) -> int:
@@ -35,7 +37,8 @@ class ApeBench:
     def content(self) -> dict[str, Any]:
         """What makes the data the same."""
         theirs, arguments = scenarios.SCENARIOS[self.scenario]
-        return {"apebench": scenarios.VERSION, "scenario": theirs, **arguments}
+        part = {"part": self.part} if self.part else {}
+        return {"apebench": scenarios.VERSION, "scenario": theirs, **arguments, **part}
 
     def losses(self) -> None:
         """The relative L2 error alone."""
@@ -56,6 +59,9 @@ class ApeBench:
             )
         with np.load(path) as file:
             states = {split: torch.from_numpy(file[split]) for split in ("train", "test")}
+        third = len(states["test"]) // 3
+        parts = {"selection": slice(third), "report": slice(third, None), "": slice(None)}
+        states["test"] = states["test"][parts[self.part]]
         pairs = {split: (u[:, :-1].flatten(0, 1), u[:, 1:].flatten(0, 1)) for split, u in states.items()}
         train, test = (states[split].shape[1] - 1 for split in ("train", "test"))
         return ProblemData(pairs["train"], pairs["test"], trajectory=train, lengths={"val": test})

@@ -62,7 +62,8 @@ def in_full(argv: Sequence[str]) -> list[str]:
             raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
-        if text and text[0] not in "[{" and (lists[0] or ("," in text and (any(lists) or "." in name))):
+        is_list = lists[0] or name.startswith("--space.") or ("," in text and (any(lists) or "." in name))
+        if is_list and text and text[0] not in "[{":
             text = f"[{text}]"
         if hint is bool and word == name and following.startswith("--"):
             equals, text = "=", "true"

@@ -114,8 +114,8 @@ def train(
     source = _source(data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
     out = _folder(folder, source, "train")
-    tuned = tuning.train(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
-    print(_trained(tuned, out))
+    tuning.train(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
+    print(_where(out))
     return 0
 
 
@@ -151,15 +151,15 @@ def tune(
     source = _source(data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "space": space and _flat(space)}
     out = _folder(folder, source, "tune")
-    tuned = tuning.tune(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
-    print(_trained(tuned, out))
+    tuning.tune(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
+    print(_where(out))
     return 0
 
 
-def _trained(tuned: Any, folder: Path) -> str:
-    """Return the text that is printed after training."""
+def _where(folder: Path) -> str:
+    """Return the text that is printed after training: where the results are and how to use them."""
     load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
-    return f"\n{tuned}\n\nReport, figures and every run: {folder}\n{load}"
+    return f"\nReport, figures and every run: {folder}\n{load}"
 
 
 def summary(

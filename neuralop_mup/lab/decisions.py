@@ -22,7 +22,7 @@ from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
 from neuralop_mup.lab.score import score_of
-from neuralop_mup.lab.settings import Choice, Settings, optimizer_of
+from neuralop_mup.lab.settings import CLASS_NAMES, Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
 from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
 from neuralop_mup.lab.wording import cell, number, size_text
@@ -80,6 +80,7 @@ class Decided:
             "loss": study.train.loss,
             **({"score": study.train.score.name} if study.train.score else {}),
             **study.fixed,
+            "optimizer": CLASS_NAMES.get(study.fixed["optimizer"], study.fixed["optimizer"]),
             **{f"under {rule}": more for rule, more in study.settings_by_rule.items() if more},
         }
 

@@ -179,7 +179,7 @@ def write_report(
     results : Results
         Study and records.
     command : str
-        Command that reproduces the study.
+        Sentence or command that reproduces the study, as Markdown.
     title : str, optional
         Title of the report. Default: the name of the study.
     settings : mapping, optional
@@ -208,7 +208,7 @@ def write_report(
     ...     return 1 + (config["lr"] - 0.5) ** 2
     >>> results = nm.sweep(train, {"lr": [0.25, 0.5, 1.0]}, folder="runs", n_workers=1, progress=False)
     >>> from neuralop_mup.lab import write_report
-    >>> write_report(results, command="python sweep.py").name
+    >>> write_report(results, command="Run `python sweep.py`.").name
     'report.md'
     """
     study, title, path = results.study, title or results.study.name, results.folder / "report.md"
@@ -230,7 +230,7 @@ def write_report(
         ),
         "Machines and versions": surroundings(results.records),
         "Use the target": use and f"```python\n{use}\n```",
-        "Reproduce": f"```\n{command}\n```\n\nEach run is one line in `results.jsonl`.",
+        "Reproduce": f"{command}\n\nEach run is one line in `results.jsonl`.",
     }
     page = [
         f"# {title}",

@@ -95,6 +95,7 @@ OPTIMIZERS: dict[str, Choice] = {
 }
 #: Maps the classes of this package to the names above.
 _CLASSES = {MuAdam: "adam", MuAdamW: "adamw", MuSGD: "sgd", musoap.MuSOAP: "soap"}
+CLASS_NAMES = {name: own.__name__ for own, name in _CLASSES.items()}
 
 
 def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
@@ -114,8 +115,8 @@ def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
     with suppress(ImportError, AttributeError, ValueError):
         optimizer = pkgutil.resolve_name(optimizer) if isinstance(optimizer, str) and "." in optimizer else optimizer
     if isinstance(optimizer, str):
-        names = [*OPTIMIZERS, *(found.__name__ for found in _CLASSES)]
-        known = dict(zip(map(str.lower, names), [*OPTIMIZERS, *_CLASSES.values()], strict=True))
+        names = [*OPTIMIZERS, *CLASS_NAMES.values()]
+        known = dict(zip(map(str.lower, names), [*OPTIMIZERS, *CLASS_NAMES], strict=True))
         if optimizer.lower() not in known:
             raise MupError(f"Unknown optimizer {optimizer!r}: {nearest(optimizer, names)}")
         return known[optimizer.lower()], OPTIMIZERS

@@ -122,7 +122,7 @@ def train(
     device : str, default "auto"
         A torch device. ``"auto"`` selects a GPU if there is one, otherwise the CPU.
     progress : bool, default True
-        Whether to show progress on stderr and print the choices.
+        Whether to show progress on stderr and print the choices and the result.
     weight_decay : float, optional
         Weight decay. Default: the default of the optimizer.
     beta2 : float, optional
@@ -297,7 +297,7 @@ def tune(
     n_workers : int, optional
         Number of concurrent runs, each in its own process. Default: one per GPU, or one per core.
     progress : bool, default True
-        Whether to show progress on stderr and print the choices.
+        Whether to show progress on stderr and print the choices and the result.
     weight_decay : float, optional
         Weight decay. Default: the default of the optimizer.
     beta2 : float, optional
@@ -397,7 +397,7 @@ def _train_and_report(
     folder : str or Path
         Folder for the runs.
     progress : bool
-        Whether to print the choices.
+        Whether to print the choices and the result.
     train : callable
         ``train(records)`` trains the missing runs.
 
@@ -414,7 +414,7 @@ def _train_and_report(
     with Records(folder).held() as records:  # no other command may use the folder until the target has been loaded
         tuned, found = _report(decided, function, train(records))
     if progress:
-        print(found.comparison)
+        print(f"\n{tuned}\n\n{found.comparison}")
     for finding in found.findings:
         warnings.warn(finding, stacklevel=3)
     return tuned
@@ -425,9 +425,10 @@ def _report(decided: Decided, function: str, results: Results) -> tuple[Tuned, A
     study, folder, training = decided.study, str(results.folder), decided.study.train
     # The name is empty for the FNO of the commands.
     build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
-    again = f"neuralop_mup.{function}({build}, …, folder={folder!r})"
+    again = f"Call `neuralop_mup.{function}` again with `{build}`, the settings above and `folder={folder!r}`."
+    command = f"Repeat `neuralop-mup {function}` with the settings above and `--folder {shlex.quote(folder)}`."
     page = {
-        "command": again if build else f"neuralop-mup {function} … --folder {shlex.quote(folder)}",
+        "command": again if build else command,
         "title": decided.title,
         "settings": decided.settings,
     }

@@ -82,6 +82,11 @@ def test_options_on_the_command_line_and_in_a_file(tune):
     assert {name: first.kwargs[name] for name in expected} == expected
 
 
+def test_a_single_value_of_a_space_needs_no_brackets(tune):
+    assert call("tune --space.lr 0.1 --space.lr_mult.spectral 2") == 0
+    assert tune.call_args.kwargs["space"] == {"lr": [0.1], "lr_mult.spectral": [2]}
+
+
 def test_defaults_follow_from_the_data(tune, heat):
     assert main(["tune"]) == call("tune heat.npz --read.x a --read.y b") == 0
     problem, own = tune.call_args_list
@@ -117,7 +122,6 @@ def test_defaults_follow_from_the_data(tune, heat):
         ("tune --data nowhere.npz", "nowhere.npz"),
         ("tune --data heat.npz", "--read.x"),
         ("tune heat.npz --read.x a --read.y b --problem.viscosity 1", "'viscosity'"),
-        ("tune --space.lr 0.1", "lr"),
         ("tune --optimizer adm", "'adam'"),
         ("tune --device gpu", "'gpu'"),
         ("tune --device cuda", "CUDA"),

@@ -77,6 +77,11 @@ def test_tune_returns_the_trained_target_and_the_same_call_resumes(study):
     assert again.results.records == tuned.results.records and differing(again.model, tuned.model) == 0
 
 
+def test_a_best_value_at_the_edge_of_the_grid_is_printed(tmp_path, capsys):
+    quick_tune(tmp_path / "s", (fields(32), fields(8, 1)), space={"lr": [2e-3, 4e-3]}, progress=True)
+    assert "Extend the grid upwards." in capsys.readouterr().out
+
+
 def datasets():
     """Training and validation samples as neuralop has them: each is a dict."""
     return [Subset([{"x": x, "y": y} for x, y in zip(*fields(n, i), strict=True)], range(n)) for i, n in enumerate((32, 8))]

@@ -228,6 +228,7 @@ SIMILAR = {
     "tensor.h5": {"tensor": array(20, 5, 8)},  # no coordinates
     "series.h5": {"tensor": array(20, 5, 8, 6), "nu": array(20, 8, 6)} | GRID,  # Darcy has one frame
     "plane.h5": {key: array(20, 5, 8) for key in FLUID} | GRID,  # fields in three dimensions have five axes
+    "another.h5": {"tensor": array(20, 5, 8), "other": array(20, 8)} | GRID,  # a field that the format does not have
     "root.h5": {key: array(4, 5, 8, 6) for key in ("u", "vx", "vy")},  # no group that is a split
     "well.h5": {"t0_fields/u": array(4, 5, 8, 6)},  # no attributes
     "pair.npz": {"a": array(12, 8), "u": array(12, 8)},  # not a file of MATLAB

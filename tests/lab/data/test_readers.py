@@ -397,3 +397,49 @@ def test_missing_library(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with refused(f"{name} {library}"):
         read_file(name)
+
+
+# Arrays beside the fields
+
+
+def test_only_arrays_of_several_numbers_are_reported_as_unused():
+    own = OwnData(files=write("d.npz", x=array(20, 16), y=array(20, 16), seed=np.array(3), other=np.ones(5)))
+    assert own.readings["not used"] == "other (5,)"
+
+
+def test_an_unknown_key_among_joined_ones_is_named():
+    with refused("'nope' u v y"):
+        OwnData(files=write("d.npz", u=array(20, 16), v=array(20, 16), y=array(20, 16)), x="nope+u", y="y").load()
+
+
+def test_joined_arrays_and_keys_with_a_plus_sign():
+    """Three arrays of one shape are fields without channels, since each becomes one channel."""
+    arrays = {key: array(20, 4, 16) for key in ("H+", "u", "y")}
+    own = OwnData(files=write("d.npz", **arrays), x="H++u", y="y")
+    assert (own.readings["input"], own.in_channels) == ("H+ (sample x y) + u (sample x y)", 2)
+
+
+def test_coordinates_come_from_the_group_of_the_field_or_the_groups_above_it():
+    """The grid of another group is uneven, but it is not the grid of this field."""
+    even, uneven = np.arange(16.0), np.arange(16.0) ** 2
+    write_hdf5("d.h5", {"a/b/u": array(20, 11, 16), "a/a/x": uneven, "a/x": even, "x": uneven})
+    assert OwnData(files="d.h5", y="a/b/u", dims="sample time x", time_step=1).load().counts()["train"] == 160
+
+
+def test_a_coordinate_of_another_length_does_not_hide_the_only_reading():
+    """Times of another simulation, and positions of the faces between the cells."""
+    path = write("d.npz", a=array(20, 16), b=array(20, 16), t=np.arange(7.0), **{"x-coordinate": np.arange(17.0)})
+    assert OwnData(files=path, x="a", y="b").readings["input"] == "a (sample x)"
+    grid = {"x-coordinate": np.arange(4.0), "y-coordinate": np.arange(16.0), "t": np.arange(7.0)}
+    path = write("e.npz", a=array(20, 4, 16), b=array(20, 4, 16), **grid)
+    assert OwnData(files=path, x="a", y="b").readings["input"] == "a (sample x y)"
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_four_numbered_groups_are_samples(n):
+    write_hdf5("d.h5", {f"run{i}/{key}": array(8, 9) for i in range(n) for key in "xy"})
+    if n > 3:
+        assert OwnData(files="d.h5", x="*/x", y="*/y", dims="sample x y", split=(2, 1, 1)).grid_shape == (8, 9)
+    else:
+        with refused("run0/x run2/y"):
+            OwnData(files="d.h5").load()
