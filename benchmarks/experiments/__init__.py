@@ -17,7 +17,16 @@ from experiments.ablations import (
 )
 from experiments.against_tuned import AgainstTuned
 from experiments.comparison import BASELINES, TUNED, VARIANTS, Comparison
-from experiments.fields import (
+from experiments.fine_tuning import FineTuning
+from experiments.law import Law
+from experiments.law_settings import CHOSEN_ON, PROBLEMS
+from experiments.losses import Losses
+from experiments.memory import Memory
+from experiments.mup_figure import SizeCurves
+from experiments.pino import Pino
+from experiments.programs import Programs
+from experiments.published_code import PublishedCode
+from experiments.tasks import (
     APEBENCH,
     FEW_SAMPLES,
     FURTHER,
@@ -30,15 +39,6 @@ from experiments.fields import (
     SUITE,
     TUNED_SCENARIOS,
 )
-from experiments.fine_tuning import FineTuning
-from experiments.law import Law
-from experiments.law_settings import CHOSEN_ON, PROBLEMS
-from experiments.losses import Losses
-from experiments.memory import Memory
-from experiments.mup_figure import SizeCurves
-from experiments.pino import Pino
-from experiments.programs import Programs
-from experiments.published_code import PublishedCode
 from experiments.timing import GPU_CASES, Timing
 from experiments.transfer import MOVES, Transfer
 from experiments.unknown_length import UnknownLength

@@ -23,11 +23,11 @@ import numpy as np
 
 from experiments.comparison import Comparison
 from experiments.experiment import Experiment
-from experiments.fields import SUITE
 from experiments.law import Law
 from experiments.law_settings import CENTRE, PROBLEMS, Setting
 from experiments.pages import NAMES, dotted, table
 from experiments.records import loss_of, missing
+from experiments.tasks import SUITE
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
@@ -101,12 +101,12 @@ def held_out_configs() -> dict[str, Config]:
     are generally too low or too high does not decide.
     """
     names = ("navier-stokes", "darcy-pino", "burgers-pino", "interface")
-    fields = {
+    tasks = {
         f"{NAMES[name]}, {steps} steps, {depth} layers": replace(SUITE[name], steps=steps, model={"n_layers": depth})
         for (steps, depth), name in product(((250, 8), (2000, 2)), names)
     }
-    comparison = Comparison("", fields)
-    return {name: dict(comparison.run(name, "MuSOAP", default_lr(own.steps), 0).config) for name, own in fields.items()}
+    comparison = Comparison("", tasks)
+    return {name: dict(comparison.run(name, "MuSOAP", default_lr(own.steps), 0).config) for name, own in tasks.items()}
 
 
 def reference_configs(steps: int = 600) -> dict[str, Config]:

@@ -20,9 +20,9 @@ from experiments import comparison_figure
 from experiments.contenders import DECAYS
 from experiments.curves import rounded, searched
 from experiments.experiment import Experiment
-from experiments.fields import Field
 from experiments.pages import dotted, named, student_interval, table
 from experiments.records import loss_of, missing
+from experiments.tasks import Task
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -37,14 +37,14 @@ class Contender:
     settings : mapping
         Entries of a run.
     lr : float, optional
-        Learning rate at which a search begins; by default MuSOAP's default.
+        Initial learning rate of a search; by default MuSOAP's default.
     """
 
     settings: Mapping[str, Any]
     lr: float | None = None
 
     def start(self, steps: int) -> float:
-        """Return the learning rate at which a search begins."""
+        """Return the initial learning rate of a search."""
         return rounded(default_lr(steps) if self.lr is None else self.lr)
 
 
@@ -117,15 +117,15 @@ class Comparison(Experiment):
     Attributes
     ----------
     about : str
-    fields : mapping
+    tasks : mapping
         Name → problem, model and training length.
     contenders : tuple of str
-        Keys of :data:`CONTENDERS` whose learning rates are tuned.
+        Keys of :data:`CONTENDERS` with a tuned learning rate.
     seeds : tuple of int
     one_seed : tuple of str
         Contenders that are only trained with the first seed.
     only_on : mapping of str to tuple of str, optional
-        Contender → problems on which it is tuned; by default all.
+        Contender → problems where it is tuned; by default all.
     search_from : mapping of str to float or str
         Contender → learning rate near its best one, or another contender with a similar best rate. The search then begins
         there, with a factor of 2 to either side, and needs fewer runs.
@@ -142,7 +142,7 @@ class Comparison(Experiment):
     """
 
     about: str
-    fields: Mapping[str, Field]
+    tasks: Mapping[str, Task]
     contenders: tuple[str, ...] = (*TUNED, *VARIANTS)
     seeds: tuple[int, ...] = (0, 1, 2)
     one_seed: tuple[str, ...] = ()
@@ -160,15 +160,15 @@ class Comparison(Experiment):
     def tiny(self) -> Comparison:
         """Return a comparison of two small models on one problem."""
         data = {"n_train": 40, "n_val": 20, "n_test": 20, "grid": 16}
-        fields = {"burgers": Field({"problem": "burgers", "data": data}, (8,), 8, STAGES)}
-        return replace(self, fields=fields, contenders=("MuSOAP", "stock SOAP"), seeds=(0,), apebench_runs=None)
+        tasks = {"burgers": Task({"problem": "burgers", "data": data}, (8,), 8, STAGES)}
+        return replace(self, tasks=tasks, contenders=("MuSOAP", "stock SOAP"), seeds=(0,), apebench_runs=None)
 
     # Runs
 
     @remembered
     def run(self, name: str, contender: str, lr: float, seed: int, times: float = 1.0) -> Run:
         """Return a run of a contender on a problem, with a multiple of its number of steps."""
-        own = self.fields[name]
+        own = self.tasks[name]
         config = {
             **own.run_config(round(own.steps * times / STAGES) * STAGES),
             **CONTENDERS[contender].settings,
@@ -181,7 +181,7 @@ class Comparison(Experiment):
     @property
     def tunings(self) -> list[tuple[str, str]]:
         """Return the contenders and problems of all searches."""
-        return [pair for pair in product(self.contenders, self.fields) if pair[1] in self.only_on.get(pair[0], self.fields)]
+        return [pair for pair in product(self.contenders, self.tasks) if pair[1] in self.only_on.get(pair[0], self.tasks)]
 
     def error(self, records: Any, run: Run, metric: str = "loss") -> float | None:
         """Return an error of a run: infinite if the training failed, None if there is no record."""
@@ -194,9 +194,9 @@ class Comparison(Experiment):
     def searched(self, records: Any, name: str, contender: str) -> tuple[dict[float, float], list[float]]:
         """Return the errors of the first seed by learning rate, and the learning rates to measure next.
 
-        Both are empty while the search at whose result this one begins is not finished.
+        Both are empty if this search begins at the result of another one that is not finished.
         """
-        start, spread = CONTENDERS[contender].start(self.fields[name].steps), 4.0
+        start, spread = CONTENDERS[contender].start(self.tasks[name].steps), 4.0
         if near := self.search_from.get(contender):
             if isinstance(near, str):
                 found, unmeasured = self.searched(records, name, near)
@@ -213,7 +213,7 @@ class Comparison(Experiment):
         """
         if contender in self.untuned:
             key = self.untuned[contender]
-            return key, CONTENDERS[key].start(self.fields[name].steps), 1.0
+            return key, CONTENDERS[key].start(self.tasks[name].steps), 1.0
         if contender in (BEST_BASELINE, LONGER_BASELINE):
             best = self.best_baseline(records, name)
             found = None if best is None else self.selected(records, name, best)
@@ -246,13 +246,13 @@ class Comparison(Experiment):
             known = {(name, *found): None for key, name in pairs if (found := self.selected(records, name, key))}
             return missing(records, [self.run(*settings[:3], seed, settings[3]) for seed in seeds for settings in known])
 
-        untuned = list(product(self.untuned, self.fields))
+        untuned = list(product(self.untuned, self.tasks))
         yield from runs(untuned, self.seeds[:1])
         for contender, name in self.tunings:
             rates = self.searched(records, name, contender)[1]
             yield from missing(records, [self.run(name, contender, lr, self.seeds[0]) for lr in rates])
         yield from runs([*untuned, *(pair for pair in self.tunings if pair[0] not in self.one_seed)], self.seeds[1:])
-        yield from runs(product([LONGER_BASELINE] * self.longer, self.fields), self.seeds)
+        yield from runs(product([LONGER_BASELINE] * self.longer, self.tasks), self.seeds)
 
     # Results
 
@@ -273,7 +273,7 @@ class Comparison(Experiment):
             for line in map(json.loads, self.apebench_runs.read_text(encoding="utf-8").splitlines()):
                 found[APEBENCH_FNO].setdefault(line["size"], Result(1e-3)).errors.append(line["loss"])
         for contender in (*self.untuned, *self.contenders, BEST_BASELINE, LONGER_BASELINE):
-            found[contender] = {name: r for name in self.fields if (r := self.result(records, name, contender))}
+            found[contender] = {name: r for name in self.tasks if (r := self.result(records, name, contender))}
         for name, longer in found[LONGER_BASELINE].items():
             found[LONGER_BASELINE][name] = min(longer, found[BEST_BASELINE][name], key=lambda own: median(own.errors))
         return {contender: own for contender, own in found.items() if own}
@@ -315,7 +315,7 @@ class Comparison(Experiment):
 
     def _errors(self, results: Results, text: Callable[[Result], str]) -> list[str]:
         """Return a table with a row for each problem that one of our runs has finished."""
-        names = [name for name in self.fields if any(name in own for key, own in results.items() if key != APEBENCH_FNO)]
+        names = [name for name in self.tasks if any(name in own for key, own in results.items() if key != APEBENCH_FNO)]
         rows = [[named(n), *(text(own[n]) if n in own else "–" for own in results.values())] for n in names]
         return table(["", *results], rows)
 
@@ -324,7 +324,7 @@ class Comparison(Experiment):
         results = self.results(records)
         complete = results.get(BEST_BASELINE, {}).keys() == results.get("Adam", {}).keys()
         if "Adam" in self.contenders:
-            names = {name: named(name).strip("`") for name in self.fields}
+            names = {name: named(name).strip("`") for name in self.tasks}
             comparison_figure.draw(results, names, path, relative_to=BEST_BASELINE if complete else "Adam")
 
 

@@ -25,7 +25,7 @@ class Curve:
     Attributes
     ----------
     errors : mapping of float to sequence of float
-        Learning rate → errors of the seeds, infinite for those whose training failed.
+        Learning rate → errors of the seeds, infinite if the training failed.
     """
 
     errors: Mapping[float, Sequence[float]]
@@ -41,7 +41,7 @@ class Curve:
 
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return log2 of the rates at which no training failed, and the means of the logarithms of their errors."""
+        """Return log2 of the rates without failed trainings, and the means of the logarithms of their errors."""
         trained = {lr: errors for lr, errors in sorted(self.errors.items()) if all(map(math.isfinite, errors))}
         return np.log2(list(trained)), np.array([np.log(errors).mean() for errors in trained.values()])
 
@@ -72,7 +72,7 @@ class Curve:
 
         The parabola gives the regret near the best rate, so that noise does not count. Elsewhere the errors are
         interpolated. Beyond the rates that were tried, the error is extrapolated from the last two or from the parabola,
-        whichever is higher. From the first rate whose training failed, the regret is infinite.
+        whichever is higher. The regret is infinite from the first rate with a failed training.
         """
         failed = [math.log2(lr) for lr, errors in self.errors.items() if not all(map(math.isfinite, errors))]
         x, y = self.points

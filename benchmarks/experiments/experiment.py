@@ -34,7 +34,7 @@ class Experiment:
         raise NotImplementedError
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """Return the runs that are missing, in the order in which they should be trained."""
+        """Return the missing runs in the order of their training."""
         raise NotImplementedError
 
     def numbers(self, records: Any) -> dict[str, str]:

@@ -12,7 +12,7 @@ from experiments.curves import Curve
 from experiments.law_settings import CENTRE, Setting
 
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
-#: Values of the factors at which a formula equals its constant.
+#: Values of the factors. There a formula equals its constant.
 REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16, "epochs": 50}
 
 Curves = dict[Setting, Curve]
@@ -28,7 +28,7 @@ class Formula:
     powers : mapping of str to float
         Fixed powers.
     free : tuple of str
-        Factors whose powers are fitted.
+        Factors with fitted powers.
     constant : float, optional
         By default, it is fitted.
     """

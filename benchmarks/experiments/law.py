@@ -43,7 +43,7 @@ MIDDLE, HIGHEST = 0.03, 10
 _LOWEST = -16
 #: Changes that are not factors of a formula.
 _VARIANTS = {"skip", "refresh", "aux"}
-_ENOUGH = 4  # number of rates with all seeds that suffices to compare rates
+_ENOUGH = 4  # smallest number of rates with all seeds for a comparison
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Law(Experiment):
     # Results
 
     def curves(self, records: Any) -> Curves:
-        """Return the curves of the settings whose search is finished."""
+        """Return the curves of all settings with a finished search."""
         return {s: Curve(errors) for s in self.settings() if (errors := self.shared_errors(records, s))}
 
     def shared_errors(self, records: Any, setting: Setting) -> dict[float, list[float]]:
@@ -213,7 +213,7 @@ class Law(Experiment):
 
 
 def _expected_shift(setting: Setting) -> int:
-    """Return a guess of the distance between the best rates of a setting and of its centre, at which a search begins."""
+    """Return an estimate of the distance between the best rates of a setting and of its centre."""
     here, centre = setting.factors, setting.centre.factors
     powers = {"steps": -0.4, "batch": 0.25, "depth": -0.5}
     return round(2 * sum(power * math.log2(here[k] / centre[k]) for k, power in powers.items()))
@@ -238,7 +238,7 @@ def searched_rates(errors: Mapping[int, float], start: int, most: int) -> list[i
 
 
 def _by_side(curves: Curves) -> tuple[Curves, ...]:
-    """Return the curves of the problems on which the formula was chosen, and those of the others, without variants."""
+    """Return the curves of the problems that were used to choose the formula, and of the others, without variants."""
     plain = {s: c for s, c in curves.items() if not _VARIANTS & set(dict(s.changes))}
     return tuple({s: c for s, c in plain.items() if (s.problem in CHOSEN_ON) == chosen} for chosen in (True, False))
 
@@ -261,7 +261,7 @@ def _median_decile_most(values: Sequence[float]) -> list[str]:
 
 
 def _powers(curves: Curves) -> dict[str, str]:
-    """Return the mean and range of the power of each factor, over the problems on which it was varied."""
+    """Return the mean and range of the power of each factor over problems."""
     rows, found = [], {}
     for factor in FACTORS:
         powers = [p for problem in PROBLEMS if (p := power_of(curves, problem, factor)) is not None]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: Problems on which the formula was chosen, and held-out problems.
+#: Problems that were used to choose the formula, and held-out problems.
 CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
 REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")
 

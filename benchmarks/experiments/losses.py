@@ -19,10 +19,10 @@ from typing import Any
 
 from experiments.comparison import CONTENDERS
 from experiments.experiment import Experiment
-from experiments.fields import APEBENCH as SCENARIOS
-from experiments.fields import FURTHER, SUITE, Field
 from experiments.pages import mean_and_range, named, table
 from experiments.records import missing, test_errors
+from experiments.tasks import APEBENCH as SCENARIOS
+from experiments.tasks import FURTHER, SUITE, Task
 from experiments.training import LOST, STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -44,11 +44,11 @@ GROUPS = {
     "maps, chosen": ("burgers", "darcy"),
     "maps, held-out": ("korteweg-de-vries", "gray-scott"),
 }
-_FIELDS = {
+_TASKS = {
     **{name: replace(own, steps=2500) for name, own in {**SCENARIOS, **FURTHER}.items()},
     **SUITE,
     **{
-        name: Field({"problem": name, "data": {"grid": grid, "every": 1}, "rollout": 50}, modes, 16, 1000)
+        name: Task({"problem": name, "data": {"grid": grid, "every": 1}, "rollout": 50}, modes, 16, 1000)
         for name, grid, modes in (("gray-scott-in-time", 20, (10, 10)), ("navier-stokes-in-time", 16, (8, 8)))
     },
 }
@@ -58,8 +58,8 @@ _FIELDS = {
 class Losses(Experiment):
     """Train untuned MuSOAP with each loss on each problem."""
 
-    fields: Mapping[str, Field] = field(
-        default_factory=lambda: {name: _FIELDS[name] for name in (*CHOSEN_ON, *HELD_OUT, *IN_2D)}
+    tasks: Mapping[str, Task] = field(
+        default_factory=lambda: {name: _TASKS[name] for name in (*CHOSEN_ON, *HELD_OUT, *IN_2D)}
     )
     seeds: tuple[int, ...] = (0, 1, 2)
 
@@ -72,12 +72,12 @@ class Losses(Experiment):
         data = {"n_train": 8, "n_val": 2, "n_test": 2}
         in_time = {"problem": "korteweg-de-vries-in-time", "data": {**data, "grid": 64, "states": 8}, "rollout": 5}
         configs = {"burgers": {"problem": "burgers", "data": {**data, "grid": 16}}, "korteweg-de-vries-in-time": in_time}
-        return Losses({name: Field(config, (4,), 8, STAGES, 4) for name, config in configs.items()}, (0, 1))
+        return Losses({name: Task(config, (4,), 8, STAGES, 4) for name, config in configs.items()}, (0, 1))
 
     @remembered
     def run(self, name: str, loss: str, seed: int) -> Run:
         """Return a run on a problem."""
-        own = self.fields[name]
+        own = self.tasks[name]
         config = {
             **own.run_config(own.steps),
             **CONTENDERS["MuSOAP"].settings,
@@ -89,7 +89,7 @@ class Losses(Experiment):
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs, seed by seed."""
-        return missing(records, (self.run(name, loss, s) for s, name, loss in product(self.seeds, self.fields, LOSSES)))
+        return missing(records, (self.run(name, loss, s) for s, name, loss in product(self.seeds, self.tasks, LOSSES)))
 
     def errors(self, records: Any, name: str, loss: str) -> list[float]:
         """Return the rollout or test errors of the seeds that have a record, infinite if the training failed."""
@@ -98,7 +98,7 @@ class Losses(Experiment):
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return a table of errors, and a table of their ratios by group."""
-        errors = {name: [self.errors(records, name, loss) for loss in LOSSES] for name in self.fields}
+        errors = {name: [self.errors(records, name, loss) for loss in LOSSES] for name in self.tasks}
         done = {name: own for name, own in errors.items() if all(len(seeds) == len(self.seeds) for seeds in own)}
         rows = [[named(name), *map(mean_and_range, own)] for name, own in done.items()]
         ratio_rows = []

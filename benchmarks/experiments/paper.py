@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 _HALVED = {"optimizer": "adam", "schedule": "halve:16,25,33"}  # the paper's on Darcy: at 1/3, 1/2 and 2/3 of the stages
-#: Rule → settings, and the rate at which a search begins.
+#: Rule → settings, and the initial rate of a search.
 RULES: dict[str, tuple[dict[str, Any], float | None]] = {
     "Adam (SP)": ({**_HALVED, "rule": "standard"}, 4e-3),
     "log-modes": ({**_HALVED, "rule": "log-modes"}, 4e-3),

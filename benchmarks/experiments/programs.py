@@ -88,7 +88,7 @@ PROGRAMS: dict[str, Program] = {
     "plot_SFNO_swe": Program("examples/models/plot_SFNO_swe.py", "fcf08a75e4a8", 10),
     "train_burgers_rno": Program("scripts/train_burgers_rno.py", "27f2b738c1a4", 4),
 }
-#: Multiples of the learning rate at which a search begins, and the number of multiples that it tries at most.
+#: First multiples of the learning rate in a search, and the largest number of multiples.
 TIMES, _MOST = (1.0, 2.0), 9
 SCHEDULES = ("own", "cosine")
 
@@ -105,7 +105,7 @@ class Programs(Experiment):
     epochs : int, optional
         Replaces the number of epochs of every program.
     schedules : tuple of str
-        Schedules with which the programs' optimizers are tuned.
+        Schedules of the tuned optimizers.
     """
 
     names: tuple[str, ...] = tuple(PROGRAMS)
@@ -218,7 +218,7 @@ class Programs(Experiment):
 
 
 def _selecting(ratios: Mapping[str, float]) -> float:
-    """Return the ratio of the error by which learning rates are selected: the first L2 error."""
+    """Return the ratio of the first L2 error, which selects the learning rate."""
     return next(ratio for error, ratio in ratios.items() if error.endswith("l2"))
 
 

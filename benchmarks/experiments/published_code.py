@@ -135,7 +135,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": nrmse(model, validation), "test_loss": nrmse(model, test), "seconds": seconds}
 
 
-#: Method → optimizer, and the rate at which a search begins; None if the rate is fixed.
+#: Method → optimizer, and the initial rate of a search; None if the rate is fixed.
 METHODS = {
     "the two lines, untuned": ("MuSOAP", None),
     "PDEBench's Adam": ("Adam", None),

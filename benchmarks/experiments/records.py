@@ -27,7 +27,7 @@ class RecordsFile:
     ----------
     lines : list of dict
     refused : set of tuple
-        Labels of requested runs whose content differs from that in the file.
+        Labels of requested runs that have a different content in the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,7 +120,7 @@ def loss_of(record: Mapping[str, Any] | None) -> float | None:
 def test_errors(records: Any, runs: Iterable[Run]) -> list[float]:
     """Return the test errors of the runs that have a record, or their losses if these are rollout errors.
 
-    The error of a run whose training failed is infinite.
+    The error of a failed run is infinite.
     """
     errors = []
     for run in runs:

@@ -38,7 +38,7 @@ MOVES: dict[str, tuple[Factors, Factors]] = {
     "points, twice an axis": ({}, {"grid": 2}),
     "batch, 8 times": ({"batch": 0.25}, {"batch": 2}),
 }
-#: Optimizer → settings, and the rate at which a search begins; None is the default of MuSOAP.
+#: Optimizer → settings, and the initial rate of a search; None is the default of MuSOAP.
 OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
     "MuSOAP": ({"optimizer": "soap", "kernel_init": "small"}, None),
     "MuAdam": ({"optimizer": "adam", "kernel_init": "small"}, 8e-3),
@@ -144,7 +144,7 @@ class Transfer(Experiment):
                 yield from missing(records, [self.run(cell, end, *run) for run in runs])
 
     def rates(self, records: Any, cell: Cell, end: int) -> list[float]:
-        """Return the rates at which all seeds are trained after the search."""
+        """Return the rates that all seeds use after the search."""
         errors = self.searched(records, cell, end)[0]
         best = min(errors, key=errors.__getitem__)
         rates = [lr for lr in errors if 0.4 < lr / best < 2.5 and math.isfinite(errors[lr])]

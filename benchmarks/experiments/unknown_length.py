@@ -65,7 +65,7 @@ REPORTED_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 PROBLEMS = CHOSEN_ON | REPORTED_ON
 _LABELS = {**NAMES, _KDV_IN_TIME: "Korteweg–de Vries, a step in time"}
 
-#: Name → share of the training. Half was the best of 0.2, 0.3, 0.4 and 0.5 on the problems on which it was chosen.
+#: Name → share of the training. Half was the best of 0.2, 0.3, 0.4 and 0.5 on the development problems.
 SHARES = {"a cooldown of half": 0.5, "a cooldown of three tenths": 0.3}
 COOLDOWN, UNCHANGED = next(iter(SHARES)), "the weights as they are"
 
@@ -85,7 +85,7 @@ AVERAGES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class UnknownLength(Experiment):
-    """Train on six problems, three of which are held out."""
+    """Train on three development problems and three held-out problems."""
 
     problems: tuple[str, ...] = tuple(PROBLEMS)
     lengths: tuple[int, ...] = (250, 1000, 4000)

@@ -14,10 +14,10 @@ from experiments import comparison, contenders, nets
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
 
-def smaller(name, n_fields, **changes):
+def smaller(name, n_tasks, **changes):
     """Return the comparison on its first problems, with other changes."""
     full = run.EXPERIMENTS[name]
-    return dataclasses.replace(full, fields=dict(list(full.fields.items())[:n_fields]), **changes)
+    return dataclasses.replace(full, tasks=dict(list(full.tasks.items())[:n_tasks]), **changes)
 
 
 def error_by_optimizer(config):
@@ -35,7 +35,7 @@ def test_errors_and_ratios_of_a_comparison(name, times, tmp_path):
     experiment = smaller(name, 2, contenders=("MuSOAP", "Adam", "stock SOAP"))
     records = planted_records(experiment, error_by_optimizer)
     # The first three rates include each best one. Its two neighbours follow.
-    rates = [len(experiment.searched(records, next(iter(experiment.fields)), who)[0]) for who in experiment.contenders]
+    rates = [len(experiment.searched(records, next(iter(experiment.tasks)), who)[0]) for who in experiment.contenders]
     assert rates == [5, 5, 5]
     text = experiment.table(records)
     assert f"{0.22 * times:.3g} [{0.2 * times:.3g}, {0.242 * times:.3g}] at 0.004" in text
@@ -53,7 +53,7 @@ def test_the_search_for_adamw_starts_at_the_best_rate_of_adam():
     experiment = smaller("apebench", 1, contenders=(warm, "Adam"), untuned={}, seeds=(0,))
     assert {wanted.config["optimizer"] for wanted in experiment.missing_runs(PlantedRecords())} == {"adam"}
     records = planted_records(experiment, error_by_optimizer)
-    assert list(experiment.searched(records, *experiment.fields, warm)[0]) == [0.004, 0.002, 0.008]
+    assert list(experiment.searched(records, *experiment.tasks, warm)[0]) == [0.004, 0.002, 0.008]
 
 
 def test_the_baseline_is_the_best_of_adam_and_adamw_on_each_problem():
@@ -62,7 +62,7 @@ def test_the_baseline_is_the_best_of_adam_and_adamw_on_each_problem():
     With 1.4 times the steps, errors are 10 times lower on the first problem and higher on the second.
     """
     experiment = smaller("optimizers", 2, contenders=("MuSOAP", *comparison.BASELINES), one_seed=())
-    first, second = experiment.fields
+    first, second = experiment.tasks
 
     def measured(config):
         best = {first: "adamw-warm-0.1", second: "adam"}[config["problem"]]
@@ -126,10 +126,10 @@ def test_adamw_of_the_baseline_warms_up():
     assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {(0.005, 0.1)}
 
 
-@pytest.mark.parametrize("name", run.EXPERIMENTS["layouts"].fields)
+@pytest.mark.parametrize("name", run.EXPERIMENTS["layouts"].tasks)
 def test_models_of_the_layouts_map_fields_to_fields(name):
-    field = run.EXPERIMENTS["layouts"].fields[name]
-    d = len(field.modes)
-    build = nets.NETS[field.config.get("net", "FNO")](2, 3, d)
-    model = build(n_modes=field.modes, hidden_channels=8, n_layers=4, **field.model)
+    task = run.EXPERIMENTS["layouts"].tasks[name]
+    d = len(task.modes)
+    build = nets.NETS[task.config.get("net", "FNO")](2, 3, d)
+    model = build(n_modes=task.modes, hidden_channels=8, n_layers=4, **task.model)
     assert model(torch.randn(2, 2, *(20,) * d)).shape == (2, 3, *(20,) * d)

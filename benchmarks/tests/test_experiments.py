@@ -72,7 +72,7 @@ def test_pages_of_no_runs_of_half_of_them_and_of_diverged_ones(name):
 
 def test_the_time_to_the_error_of_tuned_adam(tmp_path):
     """0.1 / part = 0.2 at half of the steps, between the parts 0.4 and 0.6: 1.2 times as long is 0.6 of the time."""
-    experiment = dataclasses.replace(run.EXPERIMENTS["time"], fields={"burgers": run.EXPERIMENTS["time"].fields["burgers"]})
+    experiment = dataclasses.replace(run.EXPERIMENTS["time"], tasks={"burgers": run.EXPERIMENTS["time"].tasks["burgers"]})
     records = planted_records(experiment, error_over_time)
     numbers = experiment.numbers(records)
     assert "| AdamW, decay 0.1, warm-up at 0.016 | 0.50 |" in rows(numbers["table"])["Burgers"]
@@ -86,7 +86,7 @@ def test_the_time_to_the_error_of_tuned_adam(tmp_path):
     )
     assert rows(experiment.numbers(slow)["shares"])["Burgers"].startswith("| Burgers | inf |")
     samples = run.EXPERIMENTS["few-samples"]
-    some = dataclasses.replace(samples, fields={n: samples.fields[n] for n in list(samples.fields)[:6]}, seeds=(0,))
+    some = dataclasses.replace(samples, tasks={n: samples.tasks[n] for n in list(samples.tasks)[:6]}, seeds=(0,))
     for drawn, own in ((experiment, records), (some, planted_records(some, error_over_time))):
         drawn.draw(own, tmp_path / "figure.png")
         assert (tmp_path / "figure.png").stat().st_size > 10_000

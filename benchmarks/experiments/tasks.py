@@ -1,4 +1,4 @@
-"""Problems on which optimizers are compared, each with a model and a training length."""
+"""Problems for comparisons of optimizers, each with a model and a training length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neuralop_mup.core.rebuild import MODES, WIDTH
 from problems.apebench import scenarios
 
 LAYERS = 4
-#: APEBench scenarios on which all optimizers are tuned, selected in advance. On the others, Adam and SOAP are tuned.
+#: APEBench scenarios with all optimizers tuned, selected in advance. On the others, Adam and SOAP are tuned.
 TUNED_SCENARIOS = ("diff_burgers 1D", "diff_kdv 1D", "phy_gs_type 2D", "phy_decay_turb 2D")
 #: APEBench scenarios with a linear equation. Their solution operator is a multiplier for each mode.
 LINEAR = (
@@ -21,7 +21,7 @@ LINEAR = (
 
 
 @dataclass(frozen=True)
-class Field:
+class Task:
     """A problem with a model and a training length.
 
     Attributes
@@ -69,11 +69,11 @@ _SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
     "interface": ({"n_train": 200, "grid": 16}, (8, 8, 8), 12, 5),
 }
 SUITE = {
-    name: Field({"problem": name.partition(",")[0], "data": data}, modes, width, 1000, batch)
+    name: Task({"problem": name.partition(",")[0], "data": data}, modes, width, 1000, batch)
     for name, (data, modes, width, batch) in _SUITE.items()
 }
 _SCENARIOS = {
-    name: Field(
+    name: Task(
         {"problem": "apebench", "data": {"scenario": name}, "rollout": scenarios.ROLLOUT},
         {1: (22,), 2: (14, 14)}[scenarios.dimensions(name)],
         18,
@@ -123,7 +123,7 @@ FEW_SAMPLES = {
         for samples in (25, 100, 400)
     },
     **{
-        f"{name}, {trajectories} trajectories": Field(
+        f"{name}, {trajectories} trajectories": Task(
             {"problem": name, "data": {"n_train": trajectories, "every": 3, **data}, "loss": "floored-l2"},
             modes,
             width,
