@@ -22,7 +22,6 @@ from typing import Any
 from experiments import EXPERIMENTS, pages
 from experiments.records import METRICS, RecordsFile, RecordsFolder, UsedRecords
 from neuralop_mup.lab.engines import InlineEngine, LocalEngine
-from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.run import run as train_missing
 
 HERE = Path(__file__).parent
@@ -53,7 +52,7 @@ def main() -> None:
     if not args.report:
         engine = InlineEngine() if args.workers == 1 else LocalEngine(args.workers)
         train_missing(experiment, folder=folder, engine=engine, known=UsedRecords(*files, RecordsFolder(folder)))
-    sources = [RecordsFile(folder)] if folder.is_file() else [Records(folder), *files, RecordsFolder(folder)]
+    sources = [RecordsFile(folder)] if folder.is_file() else [*files, RecordsFolder(folder)]
     used = UsedRecords(*sources)
     print(experiment.table(used))
     print_missing(experiment, used)

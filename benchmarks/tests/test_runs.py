@@ -121,12 +121,6 @@ def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, mon
     assert (found["loss"], found["release"]) == (1.0, "0.4")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_the_gpu_experiment_needs_a_gpu(runner, tmp_path):
-    with pytest.raises(SystemExit, match="CUDA"):
-        runner("gpu", "--folder", tmp_path)
-
-
 # Measurements
 
 
