@@ -48,8 +48,8 @@ def make_plan(
     if base is None and name == DEFAULT_RULE:
         init_mults = {**SMALL_KERNELS, **init_mults}
     init_mults = {key: value for key, value in init_mults.items() if value != 1}
-    probes = "".join(f", and against {what}, on the meta device" for what in base_shapes.probes)
-    how = f"base: {base_shapes.source}; growth was measured against it{probes}"
+    others = "".join(f", and with {what}" for what in base_shapes.probes)
+    how = f"base: {base_shapes.source}; dimensions that grow were found by comparing the shapes with it{others}"
     function = rule if callable(rule) and name not in RULES else None
     rows, reason = make_rows(found, rule, init_mults, REVISION), reason_of(rule)
     plan = Plan(name, rows, init_mults, revision=REVISION, reason=reason, function=function, at_base=how)

@@ -120,7 +120,8 @@ def _in_words(text: str) -> str:
         expected = f"one of {choices}" if choices else _KINDS.get(kind, kind).format(name)
         return f"--{name} must be {expected}, but got {value!r}."
     if text.startswith("unrecognized arguments"):
-        text += ". Separate several file names with commas. If a file name starts with a dash, use ./-name."
+        text += ". Write lists and several file names with commas and without spaces, such as --seeds 0,1. If a file name "
+        text += "starts with a dash, use ./-name."
     return text
 
 

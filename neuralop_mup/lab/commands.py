@@ -143,7 +143,7 @@ def tune(
         width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
     space
         Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
-        factors of 2 around the formula for the number of steps.
+        factors of 2 around the formula for the number of steps, or 0.001 to 0.064 for an optimizer without a formula.
     folder
         Folder for the runs, the target's weights and the report. Repeating the command resumes the study. Default:
         runs/DATA-tune.

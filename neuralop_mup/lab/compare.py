@@ -112,7 +112,7 @@ def compare(
     epochs: int = 20,
     batch_size: int = 20,
     seeds: Iterable[int] = (0, 1, 2),
-    device: str = "cpu",
+    device: str = "auto",
     n_workers: int | None = None,
     progress: bool = True,
 ) -> Comparison:
@@ -140,8 +140,8 @@ def compare(
         Number of samples in a batch. Loaders use their own batch size.
     seeds : iterable of int, default (0, 1, 2)
         Seeds for training the target. Learning rates are tuned with the first seed only.
-    device : str, default "cpu"
-        A torch device, or "auto".
+    device : str, default "auto"
+        A torch device. With ``"auto"``, each run uses its own GPU if there are GPUs, otherwise the CPU.
     n_workers : int, optional
         Number of concurrent runs, each in its own process. Default: one per GPU, or one per core.
     progress : bool, default True

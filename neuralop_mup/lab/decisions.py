@@ -239,7 +239,7 @@ def decide(
             for model in models.values():
                 own = copy.deepcopy(model)
                 parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
-    about_base = "the reference size" if base is None else size_text(base)
+    about_base = "the reference size, 32 channels and 16 modes" if base is None else size_text(base)
     problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
     about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({run.epochs} epochs)"
     choices = {

@@ -47,6 +47,8 @@ def verdict(results: Results) -> list[str]:
         sentences += [f"The loss under {rules[0]}, relative to SP: {found}."] if found else []
     best = results.row(rules[0], study.base)["best"] or {}
     for name, value in best.items():
+        if name == "lr" and study.interpolate and value not in study.space[name]:
+            sentences.append(f"The best {wording.in_words(name)} is interpolated between values of the grid.")
         if edge := edge_of(value, study.space.get(name)):
             sentences.append(
                 f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} value of the grid, so the "
@@ -72,7 +74,8 @@ def _loss_under(results: Results, rule: str | None) -> str:
         why = next(r["error"] for r in results.carried(row["size"], rule) if r["error"])
         runs = wording.counted(row["trials"], "run")
         return f"{values}, the training{where} failed ({row['failed']} of {runs}: {wording.line(why)[:160]})."
-    return f"{values}, the loss{where} is {wording.loss_of_row(row)}."
+    named = _score(results).replace("validation loss", "loss")
+    return f"{values}, the {named}{where} is {wording.loss_of_row(row)}."
 
 
 # Tables

@@ -204,6 +204,11 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
     ----------
     Koehler et al., "APEBench", arXiv 2411.00180.
     """
+    if getattr(data.data, "masked", False):
+        raise MupError(
+            f"score='rollout:{steps}' requires fields without NaN, since predictions have no mask. With nan='mask', use "
+            "another score, such as 'l2'."
+        )
     history = getattr(data.data, "history", 1)
     if data.n_states < steps + history:
         raise MupError(

@@ -18,7 +18,7 @@ from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.batches import as_tensor
+from neuralop_mup.lab.data.batches import as_tensor, with_mask
 from neuralop_mup.lab.files import is_known, read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.outcome import is_complete
@@ -30,10 +30,8 @@ from neuralop_mup.lab.training import function_name, quiet, variable_of
 from neuralop_mup.validation import check_count
 
 _UNKNOWN = (
-    "x contains values that are not finite, for example in sample {}, so the prediction would be NaN. If the model was "
-    "trained with read={{'nan': 'mask'}}, which fills such values and adds a mask channel, prepare x in the same way, "
-    "without a mask: known = np.isfinite(x); mean = tuned.processor.in_normalizer.mean[:, :-1].numpy(); x = "
-    "np.concatenate([np.where(known, x, mean), known.all(1, keepdims=True)], 1)."
+    "x contains values that are not finite, for example in sample {}, so the prediction would be NaN. Remove such samples. "
+    "To predict with missing values, train with read={{'nan': 'mask'}}."
 )
 
 
@@ -94,7 +92,8 @@ class Tuned:
         ----------
         x : torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
             Fields that are not normalized, of any real or complex type, on any device. With one channel, the shape
-            ``(n, *grid)`` is also allowed.
+            ``(n, *grid)`` is also allowed. After training with ``read={"nan": "mask"}``, fields may contain NaN and have no
+            channel for the mask.
         batch_size : int, default 64
             Number of samples in one call of the model.
 
@@ -102,13 +101,13 @@ class Tuned:
         -------
         torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
             The prediction, of the same type and on the same device as ``x``, in the precision of the model. It has no
-            channel axis if ``x`` has none. The training mode of the model does not change.
+            channel axis if ``x`` has none, and is NaN where ``x`` is. The training mode of the model does not change.
 
         Raises
         ------
         MupError
             If there is no processor, so the units of the model are unknown; if the channels or axes of ``x`` do not match
-            those used in training; or if ``x`` contains values that are not finite.
+            those used in training; or if ``x`` contains values that are not finite, unless these were masked in training.
 
         Examples
         --------
@@ -125,10 +124,14 @@ class Tuned:
         check_count("batch_size", batch_size, "samples")
         fields = as_tensor("x", x)
         shape = self._provenance["x_shape"]  # None if there is no grid; the user's processor then validates x
+        masked = self._provenance.get("masked", False)
+        if masked:  # the last channel of the model's input is the mask
+            shape = [shape[0] - 1, *shape[1:]]
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
         unknown = (~torch.isfinite(fields)).nonzero()
-        if fields.ndim and len(unknown) and is_known(self.processor):  # a user-defined processor may fill such values
+        fills = masked or not is_known(self.processor)  # a user-defined processor may fill such values
+        if fields.ndim and len(unknown) and not fills:
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
@@ -136,6 +139,9 @@ class Tuned:
                 "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
                 "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
+        known = torch.isfinite(fields).all(1, keepdim=True)
+        if masked:
+            fields = with_mask(fields, self.processor.in_normalizer.mean)
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
@@ -144,6 +150,7 @@ class Tuned:
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:
             module.training = training
+        out = torch.where(known, out, torch.nan) if masked else out
         out = out[:, 0] if adds_channel and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 

@@ -309,6 +309,7 @@ class Training:
             "init_mult": {"kernel": 1.0, **s.init_mult},
             "processor": None if self.processor is None else type(self.processor).__qualname__,
             "x_shape": self.x_shape,
+            "masked": getattr(self.data, "masked", False),
             "split": self.split(),
         }
 

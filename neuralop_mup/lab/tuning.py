@@ -90,10 +90,11 @@ def train(
         ``split``, ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and
         ``in_memory`` (:class:`~neuralop_mup.lab.problems.OwnData`). The report shows how the data was read.
     loss : str, callable or dict, optional
-        The training loss. ``"l2"`` (the default) and ``"h1"`` are relative errors. ``"floored-l2"`` is a relative error with
-        a floor and ``"mse"`` a squared error, both of fields that this package normalizes; runs are still compared by the
-        relative L2 error. You can also pass a function ``loss(y_pred, y, **batch)`` that sums over the batch, as for
-        neuralop's Trainer, or a dict of names to functions or to (weight, function). The first loss is the validation error.
+        The training loss. ``"l2"`` (the default for maps) and ``"h1"`` are relative errors. ``"floored-l2"`` (the default
+        for trajectories) is a relative error with a floor and ``"mse"`` a squared error, both of fields that this package
+        normalizes; runs are still compared by the relative L2 error. You can also pass a function
+        ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer, or a dict of names to functions or
+        to (weight, function). The first loss is the validation error.
     score : str or callable, optional
         Additional error for the report, which does not affect the training. ``"l2"``, ``"h1"``, ``"vrmse"`` (from The Well)
         and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative error of a
@@ -260,10 +261,11 @@ def tune(
         ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and ``in_memory``
         (:class:`~neuralop_mup.lab.problems.OwnData`). The report shows how the data was read.
     loss : str, callable or dict, optional
-        The training loss. ``"l2"`` (the default) and ``"h1"`` are relative errors. ``"floored-l2"`` is a relative error with
-        a floor and ``"mse"`` a squared error, both of fields that this package normalizes; runs are still compared by the
-        relative L2 error. You can also pass a function ``loss(y_pred, y, **batch)`` that sums over the batch, as for
-        neuralop's Trainer, or a dict of names to functions or to (weight, function). The first loss is the validation error.
+        The training loss. ``"l2"`` (the default for maps) and ``"h1"`` are relative errors. ``"floored-l2"`` (the default
+        for trajectories) is a relative error with a floor and ``"mse"`` a squared error, both of fields that this package
+        normalizes; runs are still compared by the relative L2 error. You can also pass a function
+        ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer, or a dict of names to functions or
+        to (weight, function). The first loss is the validation error.
     score : str or callable, optional
         Error that is used to select hyperparameters instead of the validation error. ``"l2"``, ``"h1"``, ``"vrmse"`` (from
         The Well) and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative

@@ -308,5 +308,5 @@ def _split_text(own: "OwnData") -> str:
         how = "in file order"
         if own.shuffle and not is_cut(own):
             how = f"drawn at random, the same in every run; to use the file order, pass {option(shuffle=False)}"
-        found.append(f"{drawn} from {'the others' if found else 'all'} {how}")
+        found.append(f"{drawn} from {'the other samples' if found else 'all samples'} {how}")
     return "; ".join(found)

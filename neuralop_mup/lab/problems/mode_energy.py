@@ -100,8 +100,9 @@ def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]
     ]
     if better == list(proxy):
         return ""
+    whole = " of the target, and reduce only the width" if better == list(target) else ""
     return (
         f"The proxy with n_modes = {', '.join(map(str, proxy))} keeps {', '.join(f'{100 * share:.4g} %' for share in kept)} "
         f"of the targets' spectral energy along its axes. Below {100 * ENOUGH:g} %, the best learning rate may not transfer "
-        f"to the target. Use n_modes = {', '.join(map(str, better))}."
+        f"to the target. Use n_modes = {', '.join(map(str, better))}{whole}."
     )

@@ -70,12 +70,20 @@ def test_training_with_a_mask(sea):
     read = {**READ, "nan": "mask"}
     trained = nm.train(build, sea, read=read, target=target, epochs=1, folder="r", progress=False)
     assert "mask" in trained.report.read_text()
-    filled = np.where(LAND, np.nanmean(U[:16, :-1]), U[18:, :-1]).reshape(-1, 1, 8, 10)
-    x = np.concatenate([filled, np.broadcast_to(~LAND, filled.shape)], axis=1).astype("f4")
-    far = trained.predict(x)[:, 0][:, ~LAND] - U[18:, 1:].reshape(-1, 8, 10)[:, ~LAND]
+    x = U[18:, :-1].reshape(-1, 1, 8, 10).astype("f4")
+    prediction = nm.load_tuned("r", build).predict(x)[:, 0]
+    assert np.array_equal(np.isnan(prediction), np.broadcast_to(LAND, prediction.shape))
+    assert np.array_equal(trained.predict(x[:, 0]), prediction, equal_nan=True)
+    far = prediction[:, ~LAND] - U[18:, 1:].reshape(-1, 8, 10)[:, ~LAND]
     errors = np.linalg.norm(far, axis=1) / np.linalg.norm(U[18:, 1:].reshape(-1, 8, 10)[:, ~LAND], axis=1)
     assert trained.results.records[0]["metrics"]["test_loss"] == pytest.approx(errors.mean(), rel=1e-4)
     assert f"{np.median(errors):.3g}" in trained.report.read_text()
+
+
+def test_a_score_of_rollouts_requires_fields_without_nan(sea):
+    target = {"hidden_channels": 4, "n_modes": (4, 4)}
+    with refused("score='rollout:3' nan='mask'"):
+        nm.train(build, sea, read={**READ, "nan": "mask"}, target=target, epochs=1, folder="r", score="rollout:3")
 
 
 def test_masks_in_the_shell(sea, capsys):
