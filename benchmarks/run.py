@@ -1,15 +1,15 @@
-"""Experiments: train what one still wants, then write its page.
+"""Train the missing runs of an experiment and write its report.
 
     python benchmarks/run.py list
-    python benchmarks/run.py law                # train what is missing, one process; interrupted, the same command goes on
-    python benchmarks/run.py law --report       # the page of what is done, while it is trained or after
-    python benchmarks/run.py law --tiny         # in a minute, to see that it works
-    python benchmarks/run.py law --report --export benchmarks/results/law.jsonl           # the runs of the page, to be kept
-    python benchmarks/run.py law --report --write --folder benchmarks/results/law.jsonl   # page and figure from these
-    python benchmarks/run.py pages [--check]    # the numbers on README's and the docs' pages from these (or: what disagrees)
+    python benchmarks/run.py law                # train the missing runs in one process; resumes after an interruption
+    python benchmarks/run.py law --report       # print the report of the finished runs, also during the training
+    python benchmarks/run.py law --tiny         # a small version that takes about a minute
+    python benchmarks/run.py law --report --export benchmarks/results/law.jsonl           # export the records
+    python benchmarks/run.py law --report --write --folder benchmarks/results/law.jsonl   # write report and figure
+    python benchmarks/run.py pages [--check]    # update the numbers on README.md and the pages, or only check them
 
-A run is kept by its content, in a folder that any number of experiments may share. What benchmarks/results has is not
-trained again.
+The key of a run is its content, and experiments may share a folder of records. Runs in benchmarks/results are not trained
+again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import EXPERIMENTS, pages
-from experiments.kept import METRICS, Asked, Folder, Lines
+from experiments.records import METRICS, RecordsFile, RecordsFolder, UsedRecords
 from neuralop_mup.lab.engines import InlineEngine, LocalEngine
-from neuralop_mup.lab.records import Records
 from neuralop_mup.lab.run import run as train_missing
 
 HERE = Path(__file__).parent
@@ -31,15 +30,15 @@ HERE = Path(__file__).parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "experiment", choices=("list", "pages", *EXPERIMENTS), metavar="EXPERIMENT", help="or list, or pages"
+        "experiment", choices=("list", "pages", *EXPERIMENTS), metavar="EXPERIMENT", help="an experiment, 'list' or 'pages'"
     )
-    parser.add_argument("--check", action="store_true", help="of pages: change nothing, and fail where one disagrees")
-    parser.add_argument("--tiny", action="store_true", help="few and short runs")
-    parser.add_argument("--report", action="store_true", help="train nothing")
-    parser.add_argument("--write", action="store_true", help="write the page and its figure to benchmarks/results")
-    parser.add_argument("--export", type=Path, help="write the runs of the page to this file, a line each", metavar="FILE")
-    parser.add_argument("--folder", type=Path, help="of the records, or a file of them; default: benchmarks/records")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--check", action="store_true", help="with 'pages': fail if a page is outdated, and write nothing")
+    parser.add_argument("--tiny", action="store_true", help="train a few small models")
+    parser.add_argument("--report", action="store_true", help="do not train")
+    parser.add_argument("--write", action="store_true", help="write the report and the figure to benchmarks/results")
+    parser.add_argument("--export", type=Path, help="write the records of the report to this file", metavar="FILE")
+    parser.add_argument("--folder", type=Path, help="folder or file of records (default: benchmarks/records)")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes")
     args = parser.parse_args()
     if args.experiment == "list":
         print("\n".join(map(described, EXPERIMENTS)))
@@ -47,60 +46,60 @@ def main() -> None:
     if args.experiment == "pages":
         sys.exit(write_pages(args.check))
     experiment = EXPERIMENTS[args.experiment].tiny() if args.tiny else EXPERIMENTS[args.experiment]
-    measured = pages.RESULTS / f"{args.experiment}.jsonl"
+    published = pages.RESULTS / f"{args.experiment}.jsonl"
     folder = args.folder or HERE / ("records-tiny" if args.tiny else "records")
-    lines = [Lines(measured)] if measured.exists() and not args.tiny else []
-    known = Asked(*lines, Folder(folder))
+    files = [RecordsFile(published)] if published.exists() and not args.tiny else []
     if not args.report:
-        if hasattr(experiment, "cannot") and (said := experiment.cannot()):
-            sys.exit(said)
         engine = InlineEngine() if args.workers == 1 else LocalEngine(args.workers)
-        train_missing(experiment, folder=folder, engine=engine, known=known)
-    kept = Asked(Lines(folder)) if folder.is_file() else Asked(Records(folder), *known.places)
-    sys.stdout.write(experiment.table(kept))
-    tell_missing(experiment, kept)
+        train_missing(experiment, folder=folder, engine=engine, known=UsedRecords(*files, RecordsFolder(folder)))
+    sources = [RecordsFile(folder)] if folder.is_file() else [*files, RecordsFolder(folder)]
+    used = UsedRecords(*sources)
+    print(experiment.table(used))
+    print_missing(experiment, used)
     if args.export is not None:
-        kept.write(args.export, getattr(experiment, "metrics", METRICS))
+        used.write(args.export, getattr(experiment, "metrics", METRICS))
     if args.write and not args.tiny:
-        measured.with_suffix(".md").write_text(pages.page(experiment, measured), encoding="utf-8")
+        published.with_suffix(".md").write_text(pages.report(experiment, published), encoding="utf-8")
         if hasattr(experiment, "draw"):
-            experiment.draw(Lines(measured), measured.with_suffix(".png"))
+            experiment.draw(RecordsFile(published), published.with_suffix(".png"))
 
 
 def described(name: str) -> str:
-    """Describe an experiment in a line, with the runs that are in benchmarks/results: number, time and releases."""
+    """Return a line about an experiment and its published runs: number, time and releases."""
     path = pages.RESULTS / f"{name}.jsonl"
     if not path.exists():
         return f"{name}: {EXPERIMENTS[name].about} (not measured)"
-    lines = Lines(path)
-    runs = {line.get("id") or number: line for number, line in enumerate(lines.lines)}  # rules may share the runs of a base
+    file = RecordsFile(path)
+    runs = {line.get("id") or number: line for number, line in enumerate(file.lines)}  # rules may share the runs of a base
     hours = sum(line.get("seconds") or 0 for line in runs.values()) / 3600
-    done = f"{len(runs)} runs of release {lines.releases}, {hours:.1f} hours of one core"
-    return f"{name}: {EXPERIMENTS[name].about} ({done})"
+    return f"{name}: {EXPERIMENTS[name].about} ({len(runs)} runs of release {file.releases}, {hours:.1f} hours of one core)"
 
 
-def tell_missing(experiment: Any, kept: Asked) -> None:
-    """Which runs are still wanted, and which are kept but were made with other settings or rules."""
-    if missing := [run.labels["size"] for run in experiment.missing_runs(kept)]:
+def print_missing(experiment: Any, used: UsedRecords) -> None:
+    """Print which runs are missing, and which records cannot be used because their settings or rules have changed."""
+    if missing := [run.labels["size"] for run in experiment.missing_runs(used)]:
         names = list(dict.fromkeys(missing))
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        print(f"Missing so far: {len(missing)} runs, of {'; '.join(names[:3])}{more}.", file=sys.stderr)
-    if refused := {key for place in kept.places for key in getattr(place, "refused", ())}:
-        what = ", ".join(sorted({key[0] for key in refused})[:3])
-        print(f"Not used, since rules or settings have changed: {len(refused)} kept runs, such as {what}.", file=sys.stderr)
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        print(f"{len(missing)} runs are missing: {'; '.join(names[:3])}{others}.", file=sys.stderr)
+    if refused := {label for source in used.sources for label in getattr(source, "refused", ())}:
+        names = sorted({label[0] for label in refused})[:3]
+        print(
+            f"{len(refused)} records were not used because rules or settings have changed, such as {', '.join(names)}.",
+            file=sys.stderr,
+        )
 
 
 def write_pages(check: bool) -> int:
-    """Write the numbers of all pages; with ``check`` only say which pages disagree with the records, and fail then."""
+    """Update the numbers on all pages and return an exit status. With ``check``, only print which pages are outdated."""
     changed = pages.stale(EXPERIMENTS)
     for path, text in changed.items():
-        told = path.relative_to(pages.ROOT)
+        name = path.relative_to(pages.ROOT)
         if not check and path.parent != pages.RESULTS:
             path.write_text(text, encoding="utf-8")
-            print(f"{told}: written")
+            print(f"{name}: written")
         else:
-            how = f"{path.stem} --report --write" if path.parent == pages.RESULTS else "pages"
-            print(f"{told} disagrees with the records: python benchmarks/run.py {how}")
+            command = f"{path.stem} --report --write" if path.parent == pages.RESULTS else "pages"
+            print(f"{name} disagrees with the records: python benchmarks/run.py {command}")
     return 1 if check and changed else 0
 
 

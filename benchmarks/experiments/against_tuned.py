@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from experiments import samples_figure, time_figure
-from experiments.contest import CONTENDERS
+from experiments.comparison import CONTENDERS
 from experiments.curves import rounded, searched
-from experiments.fields import Field
-from experiments.kept import loss_of, missing, test_errors
-from experiments.law import CHOSEN_ON
+from experiments.law_settings import CHOSEN_ON
 from experiments.pages import dotted, mean_and_range, named, table
+from experiments.records import loss_of, missing, test_errors
+from experiments.tasks import Task
 from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -74,7 +74,7 @@ class AgainstTuned:
     Attributes
     ----------
     about : str
-    fields : mapping
+    tasks : mapping
         Name → problem.
     shares : tuple of float
         Parts of the steps that MuSOAP is trained for; the whole first.
@@ -86,7 +86,7 @@ class AgainstTuned:
     """
 
     about: str
-    fields: Mapping[str, Field]
+    tasks: Mapping[str, Task]
     shares: tuple[float, ...] = (1.0,)
     seeds: tuple[int, ...] = (0, 1, 2)
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -95,15 +95,15 @@ class AgainstTuned:
     metrics = ("test_loss", "train_loss", "seconds")
 
     def tiny(self) -> AgainstTuned:
-        """One field, small models and short runs."""
+        """Return one problem with a small model and short runs."""
         small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
-        fields = {"burgers": Field(small, (4,), 8, STAGES, 4)}
-        return replace(self, fields=fields, shares=(1.0,), seeds=(0,), others={}, selection={})
+        tasks = {"burgers": Task(small, (4,), 8, STAGES, 4)}
+        return replace(self, tasks=tasks, shares=(1.0,), seeds=(0,), others={}, selection={})
 
     @remembered
     def run(self, name: str, adam: Adam | None, seed: int, share: float = 1.0, other: str = "") -> Run:
         """Return a run of Adam or, without its settings, of another optimizer, by default of MuSOAP."""
-        own = self.fields[name]
+        own = self.tasks[name]
         steps = round(own.steps * share / STAGES) * STAGES
         untuned = {"lr": default_lr(steps), **(self.others[other] if other else CONTENDERS["MuSOAP"].settings)}
         config = {
@@ -125,7 +125,7 @@ class AgainstTuned:
 
     def pace(self, name: str) -> Run:
         """Return a run that measures the time of a step of MuSOAP over that of Adam."""
-        share = 2 * STAGES / self.fields[name].steps
+        share = 2 * STAGES / self.tasks[name].steps
         both = [self.run(name, adam, self.seeds[0], share) for adam in (None, Adam(START))]
         content, config = ({key: [getattr(run, key) for run in both]} for key in ("content", "config"))
         labels = {"size": f"{name}: time of a step", "params": {}, "seed": self.seeds[0]}
@@ -152,13 +152,13 @@ class AgainstTuned:
         """Return the missing runs: first MuSOAP, then the search, then other optimizers, and the same with further seeds."""
 
         def untuned(seed: int, settings: Iterable[tuple[Any, ...]]) -> Iterator[Run]:
-            return missing(records, (self.run(name, None, seed, *own) for name, own in product(self.fields, settings)))
+            return missing(records, (self.run(name, None, seed, *own) for name, own in product(self.tasks, settings)))
 
         if len(self.shares) > 1:
-            yield from missing(records, map(self.pace, self.fields))
+            yield from missing(records, map(self.pace, self.tasks))
         parts, others = [(share,) for share in self.shares], [(1.0, other) for other in self.others]
         yield from untuned(self.seeds[0], parts)
-        best = {name: self.tuned(records, name) for name in self.fields}
+        best = {name: self.tuned(records, name) for name in self.tasks}
         for name, (_, left) in best.items():
             yield from missing(records, (self.trial(name, adam) for adam in left))
         if any(left for _, left in best.values()):
@@ -199,7 +199,7 @@ class AgainstTuned:
     def ratios(self, records: Any) -> dict[str, dict[str, float]]:
         """Return the mean test error of each untuned optimizer relative to tuned Adam, by problem."""
         found: dict[str, dict[str, float]] = {}
-        for name in self.fields:
+        for name in self.tasks:
             adam = self.tuned(records, name)[0]
             theirs = [] if adam is None else self.errors(records, name, adam)
             for other in ("", *self.others) if theirs else ():
@@ -232,7 +232,7 @@ class AgainstTuned:
                 [who, str(len(own)), said[f"{dotted(who)}.mean"], said[f"{dotted(who)}.most"]] for who, own in ratios.items()
             ]
             said["others"] = "\n".join(table(["untuned", "problems", "mean ratio", "largest"], means))
-        held_out = [name for name in ratios.get("MuSOAP", {}) if self.fields[name].config["problem"] not in CHOSEN_ON]
+        held_out = [name for name in ratios.get("MuSOAP", {}) if self.tasks[name].config["problem"] not in CHOSEN_ON]
         if timed:
             heads = ["problem", "part of the steps", "time of a step", "part of the time"]
             rows = [[named(name), *(f"{value:.2f}" for value in own)] for name, own in timed.items()]
@@ -259,7 +259,7 @@ class AgainstTuned:
             return
         curves: dict[str, dict[str, dict[int, list[float]]]] = {}
         for name, adam in done.items():
-            problem, samples = self.fields[name].config["problem"], self.fields[name].config["data"]["n_train"]
+            problem, samples = self.tasks[name].config["problem"], self.tasks[name].config["data"]["n_train"]
             lines = curves.setdefault(problem, {"MuSOAP, untuned": {}, "Adam or AdamW, tuned": {}})
             for label, settings in zip(lines, (None, adam), strict=True):
                 lines[label][samples] = self.errors(records, name, settings)

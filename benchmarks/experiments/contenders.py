@@ -1,6 +1,6 @@
-"""Optimizers of others, on neuralop's models: what they do not take as it is, they get as a view.
+"""Optimizers of other packages, adapted to the parameters of neuralop's models by real views.
 
-Stock SOAP (arXiv 2409.11321, as pytorch_optimizer has it) refuses complex kernels, and torch's Muon takes matrices alone.
+The SOAP of pytorch_optimizer (arXiv:2409.11321) rejects complex kernels, and torch's Muon accepts only matrices.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from neuralop_mup.optim.groups import MuAdam, MuAdamW
 
 
 class OnViews(torch.optim.Optimizer):
-    """Optimizers of real views of a model's parameters, which share their storage, as one.
+    """Combine optimizers of real views of a model's parameters.
 
-    Learning rates are those of its own groups, one an optimizer, so that schedulers work.
+    The views share the storage of the parameters. There is one parameter group for each optimizer, and its learning rate is
+    used, so schedulers work.
     """
 
     def __init__(self, parts: Iterable[tuple[Any, list[nn.Parameter]]], lr: float) -> None:
@@ -42,63 +43,63 @@ class OnViews(torch.optim.Optimizer):
 
 
 def _view(values: torch.Tensor) -> torch.Tensor:
-    """Real and imaginary part as a last axis; a convolution of one point as the matrix that it is."""
+    """Return a real view: real and imaginary parts become the last axis, and pointwise convolutions become matrices."""
     if values.is_complex():
         return torch.view_as_real(values)
     return values.squeeze(-1) if values.ndim == 3 and values.shape[-1] == 1 else values
 
 
 def stock_soap(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
-    """SOAP with its own defaults but for weight decay, on real views."""
+    """Return SOAP on real views, with its own defaults except for weight decay."""
     from pytorch_optimizer import SOAP
 
     return OnViews([(partial(SOAP, lr=lr, weight_decay=weight_decay), list(model.parameters()))], lr)
 
 
 def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the real matrices of a model, and its other parameters."""
+    """Return the real matrices of a model and its other parameters."""
     matrices = [p for p in model.parameters() if not p.is_complex() and _view(p).ndim == 2 and min(_view(p).shape) > 1]
     return matrices, [p for p in model.parameters() if all(p is not m for m in matrices)]
 
 
 def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
-    """torch's Muon for matrices, with the size of AdamW's updates, and AdamW for the rest, kernels among them."""
+    """Return Muon for matrices, with updates of AdamW's size, and AdamW for kernels and all other parameters."""
     matrices, rest = matrices_and_rest(model)
     muon = partial(torch.optim.Muon, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
     return OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
 
 
 def warmed_adamw(model: nn.Module, lr: float, steps: int, decay: float) -> torch.optim.Optimizer:
-    """AdamW, whose learning rate rises linearly over the first twentieth of a training, besides its schedule."""
+    """Return AdamW with a linear warm-up over the first 5 % of the steps, in addition to its schedule."""
     optimizer, rise = MuAdamW(model, lr=lr, weight_decay=decay), max(1, steps // 20)
     taken = itertools.count(1)
 
     def lower(*_: Any) -> None:
         share = min(1.0, next(taken) / rise)
         for group in optimizer.param_groups:
-            group["asked"], group["lr"] = group["lr"], share * group["lr"]
+            group["scheduled"], group["lr"] = group["lr"], share * group["lr"]
 
     def restore(*_: Any) -> None:
         for group in optimizer.param_groups:
-            group["lr"] = group.pop("asked")
+            group["lr"] = group.pop("scheduled")
 
     optimizer.register_step_pre_hook(lower)
     optimizer.register_step_post_hook(restore)
     return optimizer
 
 
-#: Arguments that optimizers had, with their defaults: runs that are kept are known by them.
+#: Former arguments of optimizers, with their defaults. The keys of older runs contain them.
 FORMER: dict[str, dict[str, Any]] = {
     "adam": {"scale_eps": False},
     "adam-eps": {"scale_eps": False},
     "soap": {"basis_beta": 0.95, "nesterov": True, "size": "schatten"},
 }
-#: Arguments whose names changed, and their names in kept runs.
-KEPT_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
-#: Weight decays of AdamW: torch's, and a larger one; that of neuralop's scripts, 1e-4, takes next to nothing.
+#: Name of an argument → its former name in the keys of runs.
+FORMER_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
+#: Weight decays of AdamW: torch's default and a larger one. That of neuralop's scripts, 1e-4, has almost no effect.
 DECAYS = (1e-2, 1e-1)
 _SOAP = settings.OPTIMIZERS["soap"]
-#: What a run may name: the package's own, and these.
+#: Name in a run → optimizer.
 OPTIMIZERS = {
     **settings.OPTIMIZERS,
     "stock-soap": Choice(stock_soap, betas=False, lr=3e-3),
@@ -110,11 +111,9 @@ OPTIMIZERS = {
     },
     "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
 }
-#: Choices of which runs are kept, and none are made any more.
-GONE = frozenset({"sizes by squares", "no look ahead", "basis_beta 0.99"})
 
 
-def kept_arguments(optimizer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an optimizer as kept runs have them: without ``start_error``, whose default does nothing."""
-    now = {KEPT_NAMES.get(name, name): value for name, value in arguments.items() if name != "start_error"}
-    return {**FORMER.get(optimizer, {}), **now}
+def arguments_in_key(optimizer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an optimizer in the form of the keys of runs. ``start_error`` has no effect by default."""
+    named = {FORMER_NAMES.get(name, name): value for name, value in arguments.items() if name != "start_error"}
+    return {**FORMER.get(optimizer, {}), **named}

@@ -1,4 +1,4 @@
-"""What errors over a few rates say: where the least one is, what another rate loses, and which rate to try next."""
+"""Errors at several learning rates: the best rate, the regret of other rates, and which rates to try next."""
 
 from __future__ import annotations
 
@@ -12,129 +12,140 @@ from scipy.interpolate import PchipInterpolator
 
 from neuralop_mup.lab.statistics import Optimum, find_optimum
 
-# In factors of 2, what a parabola is fitted to: exactly one, where ``tune`` takes a little more. Rates are rounded, so that
-# this takes 0.03 and 0.06, and not 0.02121 and 0.04243; the published tables were made so.
-_NEAR = 1 + 1e-6
-_BESIDE = 0.05  # in factors of 2; rates are rounded
+# The parabola is fitted to rates within exactly this many factors of 2 of the best; ``tune`` uses slightly more. Rates are
+# rounded, so this range includes 0.03 and 0.06 but not 0.02121 and 0.04243. The published tables use it.
+_RANGE = 1 + 1e-6
+_ROUNDING = 0.05  # tolerance for rounded rates, in factors of 2
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Errors over rates, one setting's.
+    """Errors of one setting at several learning rates.
 
     Attributes
     ----------
     errors : mapping of float to sequence of float
-        Rate → errors of its seeds, infinite where a run did not train.
+        Learning rate → errors of the seeds, infinite if the training failed.
     """
 
     errors: Mapping[float, Sequence[float]]
 
     @property
     def seeds(self) -> int:
-        """How many each rate has at least."""
+        """Return the number of seeds that all rates have."""
         return min(map(len, self.errors.values()))
 
-    def alone(self) -> list[Curve]:
-        """Each seed's own."""
-        return [Curve({lr: [own[seed]] for lr, own in self.errors.items()}) for seed in range(self.seeds)]
+    def by_seed(self) -> list[Curve]:
+        """Return a curve for each seed."""
+        return [Curve({lr: [errors[seed]] for lr, errors in self.errors.items()}) for seed in range(self.seeds)]
 
     @cached_property
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """log2 of the rates that trained, and the means of the logarithms of their errors."""
-        trained = {lr: own for lr, own in sorted(self.errors.items()) if all(map(math.isfinite, own))}
-        return np.log2(list(trained)), np.array([np.log(own).mean() for own in trained.values()])
+        """Return log2 of the rates without failed trainings, and the means of the logarithms of their errors."""
+        trained = {lr: errors for lr, errors in sorted(self.errors.items()) if all(map(math.isfinite, errors))}
+        return np.log2(list(trained)), np.array([np.log(errors).mean() for errors in trained.values()])
 
     @cached_property
     def _parabola(self) -> Optimum | None:
-        return find_optimum(self.errors, _NEAR)
+        return find_optimum(self.errors, _RANGE)
 
     @property
     def best(self) -> float:
-        """log2 of the best rate: the vertex of the parabola, or the best one that was tried."""
+        """Return log2 of the best rate: the vertex of the parabola, or the best rate that was tried."""
         x, y = self.points
         return float(x[y.argmin()]) if self._parabola is None else math.log2(self._parabola.value)
 
     @property
     def curvature(self) -> float:
-        """Second derivative of log error by log2 of the rate at the best one; 0 where it is not known."""
+        """Return the second derivative of log error by log2 of the rate at the best one, or 0 if it is unknown."""
         return 0.0 if self._parabola is None else self._parabola.curvature
 
     @property
     def inside(self) -> bool:
-        """Whether lower and higher rates were tried than the best of them."""
+        """Return whether lower and higher rates than the best one were tried."""
         x, y = self.points
         rates = np.log2(list(self.errors))
         return bool(rates.min() < x[y.argmin()] < rates.max())
 
     def regret(self, at: float) -> float:
-        """What a rate (log2 of it) loses, as a share of the least error.
+        """Return by how much the error at a rate (given as its log2) exceeds the lowest error, as a share of it.
 
-        Near the best one by the parabola, so that the lowest of some errors with noise is not taken for the least; further
-        off between the errors themselves, and beyond them by the slope at their end or the parabola, whichever is more.
-        Infinite from the first rate that did not train.
+        The parabola gives the regret near the best rate, so that noise does not count. Elsewhere the errors are
+        interpolated. Beyond the rates that were tried, the error is extrapolated from the last two or from the parabola,
+        whichever is higher. The regret is infinite from the first rate with a failed training.
         """
-        failed = [math.log2(lr) for lr, own in self.errors.items() if not all(map(math.isfinite, own))]
+        failed = [math.log2(lr) for lr, errors in self.errors.items() if not all(map(math.isfinite, errors))]
         x, y = self.points
         if any(at >= bad > self.best for bad in failed) or any(at <= bad < self.best for bad in failed):
             return math.inf
-        near = self.curvature * (at - self.best) ** 2 / 2
-        fitted = self._parabola
-        if fitted is not None and math.log2(fitted.low) <= at <= math.log2(fitted.high):
-            return math.expm1(near)
-        far = max(0.0, self._between(at) - y.min())
-        return math.expm1(far if x[0] - _BESIDE < at < x[-1] + _BESIDE else max(near, far))
+        fitted = self.curvature * (at - self.best) ** 2 / 2
+        parabola = self._parabola
+        if parabola is not None and math.log2(parabola.low) <= at <= math.log2(parabola.high):
+            return math.expm1(fitted)
+        interpolated = max(0.0, self._interpolated(at) - y.min())
+        inside = x[0] - _ROUNDING < at < x[-1] + _ROUNDING
+        return math.expm1(interpolated if inside else max(fitted, interpolated))
 
-    def _between(self, at: float) -> float:
+    def _interpolated(self, at: float) -> float:
+        """Return the logarithm of the error at a rate, extrapolated linearly beyond the rates that were tried."""
         x, y = self.points
         if len(x) < 2:
             return float(y[0])
         if x[0] <= at <= x[-1]:
             return float(PchipInterpolator(x, y)(at))
-        end, before = (0, 1) if at < x[0] else (-1, -2)
-        return float(y[end] + (y[end] - y[before]) / (x[end] - x[before]) * (at - x[end]))
+        last, previous = (0, 1) if at < x[0] else (-1, -2)
+        return float(y[last] + (y[last] - y[previous]) / (x[last] - x[previous]) * (at - x[last]))
 
 
 def searched(
-    error_of: Callable[[float], float | None], start: float, most: int = 12, spread: float = 4.0
+    error_of: Callable[[float], float | None],
+    start: float,
+    most: int = 12,
+    spread: float = 4.0,
+    factors: Sequence[float] | None = None,
 ) -> tuple[dict[float, float], list[float]]:
-    """A search of the best rate as far as it is done: a factor to either side of where it starts, then a factor of 2 to
-    either side of the best, until both neighbours of the best are measured, so that no best rate lies at an edge.
+    """Return the state of a search for the best learning rate.
+
+    The search begins at ``start`` and at a factor to either side. Then it tries half and twice the best rate until both were
+    tried, so that the best rate is not at an edge.
 
     Parameters
     ----------
     error_of : callable
-        Rate → error, infinite where it did not train; None where that is not measured.
+        Learning rate → error, infinite if the training failed, None if it was not measured.
+    start : float
     most : int
-        Rates that are tried at most, where errors have no least.
+        Largest number of rates, for errors without a minimum.
     spread : float
-        The first factor: 2 where the start is known to be near.
+        First factor. Pass 2 if the best rate is close to ``start``.
+    factors : sequence of float, optional
+        All first factors, instead of 1, 1/``spread`` and ``spread``.
 
     Returns
     -------
-    dict of float to float
-        Rate → error.
-    list of float
-        Rates that are wanted next; none where the search is done.
+    errors : dict of float to float
+        Learning rate → error.
+    missing : list of float
+        Learning rates to measure next; empty at the end of the search.
     """
     found: dict[float, float] = {}
-    asked = [rounded(start * factor) for factor in (1.0, 1 / spread, spread)]
-    while asked:
-        errors = {lr: error_of(lr) for lr in asked}
+    requested = [rounded(start * factor) for factor in factors or (1.0, 1 / spread, spread)]
+    while requested:
+        errors = {lr: error_of(lr) for lr in requested}
         found.update({lr: error for lr, error in errors.items() if error is not None})
-        if left := [lr for lr in asked if errors[lr] is None]:
-            return found, left
+        if unmeasured := [lr for lr in requested if errors[lr] is None]:
+            return found, unmeasured
         best = min(found, key=found.__getitem__)
-        beside = (rounded(best / 2), rounded(best * 2))
-        asked = [lr for lr in beside if lr not in found][: max(0, most - len(found))]
+        neighbours = (rounded(best / 2), rounded(best * 2))
+        requested = [lr for lr in neighbours if lr not in found][: max(0, most - len(found))]
     return found, []
 
 
 def ninth_decile(values: Sequence[float]) -> float:
-    """The least of them that nine of ten do not exceed."""
+    """Return the smallest value that nine of ten values do not exceed."""
     return float(np.quantile(values, 0.9, method="higher"))
 
 
 def rounded(lr: float) -> float:
-    """A rate as records name it."""
+    """Return a learning rate with the three digits that records have."""
     return float(f"{lr:.3g}")

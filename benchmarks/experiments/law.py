@@ -1,259 +1,277 @@
-"""A law for the learning rate: where the best one lies over steps, batch, depth, width, modes, samples and resolution.
+"""The best learning rate of MuSOAP in many settings, and the regret of formulas for it.
 
-One factor at a time around a centre on each problem, and several at once on problems that nothing is chosen on. Rates of a
-setting begin at a guess with a factor of 2 to either side, go on where the best lies at an edge, and end with a factor of
-sqrt(2) to either side of the best: five or six runs. Settings stand in the order of what they tell, so that an experiment
-that is stopped leaves a usable table.
+The rates of a setting are powers of √2 times :data:`MIDDLE`. The search begins at a guess with a factor of 2 to either side,
+continues while the best rate is at an edge, and ends with a factor of √2 to either side of the best.
 
-The base has half of the centre's width, whatever the width of a setting is, as under a reference size; its modes and depth
-are the model's. The rate is the size of an update itself (``base_depth=None``), so that the rule for depth is one of the
-candidates and not part of what is measured.
+The base has half of the centre's width in all settings, and the modes and the depth of the model. The rate is the size of an
+update (``base_depth=None``), so that formulas can contain any power of the depth.
 
-Hypotheses, written down before measuring:
+We wrote down these hypotheses before measuring:
 
-* The best rate goes as steps^-0.32 (arXiv:2603.28743) or as steps^-0.5 (what ``training={"steps": …}`` does).
-* Batch has no rule (docs/evidence/learning_rate.md), or it goes as the root of the batch (arXiv:2205.10287), or
-  ``refresh=1`` is what large batches need (arXiv:2607.20548).
-* Depth: 1/sqrt(depth), today's, or 1/depth (arXiv:2505.01618), which was proven for identity skips.
-* Width, modes, samples and resolution need none.
-* AdamW's rate of the other parameters (``aux_lr``) stays, or follows the rate of the kernels.
+* The best rate is proportional to steps^-0.32 (arXiv:2603.28743) or steps^-0.5.
+* It does not depend on the batch size, or is proportional to its root (arXiv:2205.10287), or large batches need
+  ``refresh=1`` (arXiv:2607.20548).
+* It is proportional to depth^-0.5 or to 1/depth (arXiv:2505.01618, proven for identity skips).
+* It does not depend on width, modes, samples and grid.
+* AdamW's rate for the other parameters (``adamw_lr``) is constant, or is proportional to the rate of the kernels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from experiments.kept import loss_of, missing
+import numpy as np
+
+from experiments.curves import Curve, ninth_decile
+from experiments.experiment import Experiment
+from experiments.formulas import FACTORS, FORMULAS, OURS, Curves, fitted, power_of
+from experiments.law_settings import CHOSEN_ON, PROBLEMS, SEEDED, SEEDS, SETTINGS, TINY, Setting
+from experiments.pages import NAMES, dotted, percent, student_interval, table
+from experiments.records import loss_of, missing
 from experiments.training import remembered, run_of
+from neuralop_mup.lab import plots as style
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
-CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
-REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")
-
-#: The centre that all problems share, and what is each problem's own.
-CENTRE: dict[str, Any] = {"steps": 1000, "batch": 20, "depth": 4}
-PROBLEMS: dict[str, dict[str, Any]] = {
-    "burgers": {"samples": 800, "grid": 64, "modes": (24,), "width": 24},
-    "darcy": {"samples": 400, "grid": 16, "modes": (8, 8), "width": 16},
-    "allen-cahn": {"samples": 400, "grid": 16, "modes": (8, 8), "width": 16},
-    "korteweg-de-vries": {"samples": 800, "grid": 64, "modes": (32,), "width": 24},
-    "gray-scott": {"samples": 400, "grid": 20, "modes": (10, 10), "width": 16},
-    "navier-stokes": {"samples": 100, "grid": 12, "modes": (6, 6, 6), "width": 12, "batch": 5},
-    "darcy-pino": {"samples": 200, "grid": 16, "modes": (8, 8), "width": 16},
-}
-_MORE_DATA = {"navier-stokes": {"time_points": 8}}
-
-SEEDS = (0, 1, 2)
-#: The middle of the grid of rates, and its end: the highest is RATE · sqrt(2)^MOST.
-RATE, MOST = 0.03, 10
+#: The middle of the grid of learning rates, and the number of its highest rate.
+MIDDLE, HIGHEST = 0.03, 10
+_LOWEST = -16
+#: Changes that are not factors of a formula.
+_VARIANTS = {"skip", "refresh", "aux"}
+_ENOUGH = 4  # smallest number of rates with all seeds for a comparison
 
 
 @dataclass(frozen=True)
-class Setting:
-    """A problem and how it differs from its centre.
-
-    ``changes``: any of ``steps``, ``batch``, ``depth``, ``width``, ``modes``, ``samples``, ``grid``; ``skip``, neuralop's
-    ``fno_skip``; ``refresh``, MuSOAP's; ``aux``: AdamW's rate over that of the kernels, where it follows that.
-    """
-
-    problem: str
-    changes: tuple[tuple[str, Any], ...] = ()
-
-    @classmethod
-    def of(cls, problem: str, **changes: Any) -> Setting:
-        return cls(problem, tuple(sorted(changes.items())))
-
-    @property
-    def factors(self) -> dict[str, Any]:
-        """All of them, the centre's too."""
-        return {**CENTRE, **PROBLEMS[self.problem], **dict(self.changes)}
-
-    @property
-    def centre(self) -> Setting:
-        """The one without changes."""
-        return Setting(self.problem)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{k} {'×'.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in self.changes) or "centre"
-
-
-def _rows(problems: Iterable[str], *changes: Mapping[str, Any]) -> list[Setting]:
-    return [Setting.of(problem, **own) for own in changes for problem in problems]
-
-
-def _scaled(problems: Iterable[str], *changes: tuple[str, float]) -> list[Setting]:
-    """A factor of the problem's own, so many times."""
-
-    def times(value: Any, by: float) -> Any:
-        return tuple(int(n * by) for n in value) if isinstance(value, tuple) else int(value * by)
-
-    return [Setting.of(p, **{k: times(PROBLEMS[p][k], by)}) for p in problems for k, by in changes]
-
-
-_WAVES, _GREY, _FLOW, _PINO = REPORTED_ON
-TINY = _rows(("burgers", _WAVES), {}, {"steps": 250}, {"depth": 2})
-#: What is measured before further seeds are, and after. The longest settings are those of problems in 1D, which are cheap.
-FIRST = [
-    *_rows(CHOSEN_ON, {}, {"steps": 250}, {"steps": 4000}, {"batch": 160}, {"batch": 5}, {"depth": 16}, {"steps": 2000}),
-    *_rows((_WAVES, _GREY, _FLOW), {}, {"steps": 250}),
-    *_rows((_WAVES,), {"steps": 4000}, {"batch": 5}, {"batch": 160}, {"depth": 16}),
-    *_rows((_GREY,), {"batch": 5}),
-    *_rows((_FLOW,), {"batch": 2}),
-]
-REST = [
-    *_rows(("burgers",), {"width": 64}),
-    *_rows(CHOSEN_ON, {"steps": 500}, {"depth": 2}, {"batch": 40}, {"depth": 8}),
-    *_rows((_WAVES,), {"steps": 500, "batch": 80, "width": 48, "depth": 6}, {"steps": 2000, "batch": 10, "width": 48}),
-    *_rows((_WAVES, _GREY, _PINO), {"steps": 3000, "batch": 10, "depth": 2}, {"steps": 400, "batch": 10, "depth": 8}),
-    *_rows((_FLOW,), {"steps": 3000, "batch": 2, "depth": 2}, {"steps": 400, "batch": 2, "depth": 8}),
-    *_rows((_PINO,), {}, {"steps": 250}, {"batch": 5}),
-    *_rows(("burgers",), {"steps": 4000, "batch": 5}),  # do the two act by themselves?
-    *_rows(CHOSEN_ON, {"steps": 250, "batch": 160}, {"aux": 0.13, "steps": 250}, {"aux": 0.13, "steps": 2000}),
-    *_rows(CHOSEN_ON, {"skip": "identity"}),
-    *_rows(("burgers",), {"refresh": 1, "batch": 160}, {"skip": "identity", "depth": 16}),
-    *_scaled(CHOSEN_ON, ("samples", 0.25), ("samples", 4), ("modes", 0.5), ("modes", 1.75)),
-    *_scaled(("burgers",), ("grid", 2)),
-    *_rows(REPORTED_ON, {"depth": 2}),
-    *_rows((_WAVES, _GREY, _FLOW), {"steps": 2000}),
-    *_rows((_WAVES,), {"width": 48}),
-    *_scaled(REPORTED_ON, ("samples", 0.25)),
-    *_rows(CHOSEN_ON, {"batch": 10}, {"batch": 80}),
-]
-#: Settings of the reported problems that take longest: one seed.
-_LONGEST = [
-    *_rows((_WAVES,), {"steps": 4000}, {"batch": 160}, {"depth": 16}, {"steps": 2000, "batch": 10, "width": 48}),
-    *[s for s in REST if s.problem in (_GREY, _FLOW, _PINO) and s.factors["steps"] >= 2000],
-]
-#: What gets further seeds, so that what a law loses there is not what one run lost: the problems that nothing is
-#: chosen on, since what the law loses there is the answer, and some of the others.
-SEEDED = [
-    *_rows(CHOSEN_ON, {}, {"steps": 250}, {"batch": 5}),
-    *[s for s in FIRST + REST if s.problem in REPORTED_ON and s not in _LONGEST],
-]
-
-
-@dataclass(frozen=True)
-class Law:
-    """The experiment; its page is that of :class:`experiments.law_page.LawWithPage`."""
+class Law(Experiment):
+    """Search the best learning rate in many settings."""
 
     small: bool = False
 
-    about = "where the best learning rate of MuSOAP lies over steps, batch, depth, width, modes and data"
+    about = "the best learning rate of MuSOAP for different steps, batch sizes, depths, widths, modes and data"
+    notes = (
+        "The regret is the error at a formula's rate divided by the lowest error, minus 1. Free powers were fitted on the "
+        "problems on which our formula was chosen."
+    )
 
     def tiny(self) -> Law:
-        """Two problems of a few samples, small models and short runs."""
+        """Return two problems with small models."""
         return replace(self, small=True)
 
     def rate(self, i: int) -> float:
-        """A rate of the grid, which all settings share."""
-        return float(f"{RATE * 2 ** (i / 2):.4g}")
+        """Return a rate of the grid that all settings share."""
+        return float(f"{MIDDLE * 2 ** (i / 2):.4g}")
 
     @remembered
     def run(self, setting: Setting, i: int, seed: int = 0) -> Run:
-        """A run of a setting at a rate of the grid."""
+        """Return a run of a setting at rate number ``i``."""
         labels = {"size": f"{setting.problem}, {setting}", "params": {"lr": self.rate(i)}, "seed": seed}
         return run_of(self._config(setting, i, seed), **labels)
 
     def _config(self, setting: Setting, i: int, seed: int) -> dict[str, Any]:
         f = setting.factors
         size = {"n_modes": f["modes"], "n_layers": f["depth"], **({"fno_skip": f["skip"]} if "skip" in f else {})}
-        own: dict[str, Any] = {"base_depth": None, **({"refresh": f["refresh"]} if "refresh" in f else {})}
-        less = {"n_val": 20, "n_test": 20} if self.small else {}
+        data = {"time_points": 8} if setting.problem == "navier-stokes" else {}
         if self.small:
             f = {**f, "steps": f["steps"] // 250 * 50, "samples": 40, "width": 8}
+            data |= {"n_val": 20, "n_test": 20}
         return {
             "problem": setting.problem,
-            "data": {"n_train": f["samples"], "grid": f["grid"], **_MORE_DATA.get(setting.problem, {}), **less},
+            "data": {"n_train": f["samples"], "grid": f["grid"], **data},
             "steps": f["steps"],
             "batch_size": f["batch"],
             "model": {**size, "hidden_channels": f["width"]},
             "base": {**size, "hidden_channels": 4 if self.small else PROBLEMS[setting.problem]["width"] // 2},
             "optimizer": "soap",
-            "weight_decay": 0.0,  # nor is it in the law
+            "weight_decay": 0.0,
             "lr": self.rate(i),
             **({"aux_lr": f["aux"] * self.rate(i)} if "aux" in f else {}),
             "kernel_init": "small",
-            "soap": own,
+            "soap": {"base_depth": None, **({"refresh": f["refresh"]} if "refresh" in f else {})},
             "seed": seed,
         }
 
-    # What is wanted
+    # Search
 
     def settings(self) -> list[Setting]:
-        """All settings, in the order of what they tell."""
-        return TINY if self.small else FIRST + REST
+        """Return all settings."""
+        return TINY if self.small else SETTINGS
 
     def seeds(self, setting: Setting) -> tuple[int, ...]:
-        """Of a setting; further ones follow once the first has shown where the best rate lies."""
+        """Return the seeds of a setting."""
         return SEEDS if setting in SEEDED and not self.small else SEEDS[:1]
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """The runs that are still wanted, the most telling first; a pure function of the records."""
-        settings, first = self.settings(), 0 if self.small else len(FIRST)
-        yield from self._searching(records, settings[:first])
-        yield from self._seeding(records)
-        yield from self._searching(records, settings[first:])
-        yield from self._seeding(records)
-
-    def _seeding(self, records: Any) -> Iterator[Run]:
-        """Further seeds near the best rate of the first one, and at the law's."""
-        for setting in () if self.small else SEEDED:
+        """Return the missing runs: the searches, then further seeds near the best rates and at the formula's rates."""
+        for setting in self.settings():
+            yield from missing(records, (self.run(setting, i) for i in self.requested(records, setting)))
+        for setting in self.settings():
             errors = self.errors(records, setting)
-            if any(i not in errors for i in self.asked(records, setting)):
-                continue
-            best, own = min(errors, key=errors.__getitem__, default=0), self.by_the_law(setting)
-            near = [i for i in sorted(errors) if (abs(i - best) <= 2 or i == own) and math.isfinite(errors[i])]
-            yield from missing(records, (self.run(setting, i, seed) for seed in SEEDS[1:] for i in near))
-
-    def _searching(self, records: Any, settings: Iterable[Setting]) -> Iterator[Run]:
-        for setting in settings:
-            yield from missing(records, (self.run(setting, i) for i in self.asked(records, setting)))
+            if len(self.seeds(setting)) > 1 and self._is_searched(records, setting):
+                best, formula = min(errors, key=errors.__getitem__), self.nearest_to_formula(setting)
+                near = [i for i in sorted(errors) if (abs(i - best) <= 2 or i == formula) and math.isfinite(errors[i])]
+                yield from missing(records, (self.run(setting, i, seed) for seed in SEEDS[1:] for i in near))
 
     def errors(self, records: Any, setting: Setting, seed: int = 0) -> dict[int, float]:
-        """Number of the rate → validation error, infinite where it did not train; of the runs that are done."""
-        found = {i: loss_of(records.get(self.run(setting, i, seed))) for i in range(-16, MOST + 1)}
+        """Return the validation errors by number of the rate, infinite if the training failed."""
+        found = {i: loss_of(records.get(self.run(setting, i, seed))) for i in range(_LOWEST, HIGHEST + 1)}
         return {i: loss for i, loss in found.items() if loss is not None}
 
-    def asked(self, records: Any, setting: Setting) -> list[int]:
-        """Numbers of the rates that a setting asks for so far; none before its problem's centre is done."""
+    def requested(self, records: Any, setting: Setting) -> list[int]:
+        """Return the rates that a search has requested so far. It begins after the search at the problem's centre."""
         start = 0
         if setting.changes:
-            errors = self.errors(records, setting.centre)
-            if any(i not in errors for i in self.asked(records, setting.centre)):
+            if not self._is_searched(records, setting.centre):
                 return []
-            start = min(errors, key=errors.__getitem__) + self._shift(setting)
-        found = rates(self.errors(records, setting), max(-12, min(start, MOST - 2)), MOST)
-        return found if self.small else list(dict.fromkeys([*found, self.by_the_law(setting)]))
+            errors = self.errors(records, setting.centre)
+            start = min(errors, key=errors.__getitem__) + _expected_shift(setting)
+        found = searched_rates(self.errors(records, setting), max(-12, min(start, HIGHEST - 2)), HIGHEST)
+        return found if self.small else list(dict.fromkeys([*found, self.nearest_to_formula(setting)]))
 
-    def by_the_law(self, setting: Setting) -> int:
-        """The rate next to the law's, the middle one over steps and depth, so that its regret is measured."""
+    def _is_searched(self, records: Any, setting: Setting) -> bool:
+        errors, requested = self.errors(records, setting), self.requested(records, setting)
+        return bool(requested) and all(i in errors for i in requested)
+
+    def nearest_to_formula(self, setting: Setting) -> int:
+        """Return the number of the rate that is closest to the formula's, so that its regret is measured."""
         f = setting.factors
-        return min(MOST, round(2 * math.log2(default_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
+        return min(HIGHEST, round(2 * math.log2(default_lr(f["steps"], 1e-3) / 1e-3 * math.sqrt(4 / f["depth"]))))
 
-    def _shift(self, setting: Setting) -> int:
-        """A guess of how far the best rate lies from the centre's, only to begin there."""
-        here, there = setting.factors, setting.centre.factors
-        powers = {"steps": -0.4, "batch": 0.25, "depth": -0.5}
-        return round(2 * sum(power * math.log2(here[k] / there[k]) for k, power in powers.items()))
+    # Results
+
+    def curves(self, records: Any) -> Curves:
+        """Return the curves of all settings with a finished search."""
+        return {s: Curve(errors) for s in self.settings() if (errors := self.shared_errors(records, s))}
+
+    def shared_errors(self, records: Any, setting: Setting) -> dict[float, list[float]]:
+        """Return the errors by learning rate, with the same seeds at all rates.
+
+        These are the rates that all seeds have, or the rates of the first seed if there are too few.
+        """
+        if not self._is_searched(records, setting):
+            return {}
+        found = [self.errors(records, setting, seed) for seed in self.seeds(setting)]
+        shared = [i for i in found[0] if all(i in errors for errors in found)]
+        if len(shared) < _ENOUGH:
+            found, shared = found[:1], list(found[0])
+        return {self.rate(i): [errors[i] for errors in found] for i in shared}
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """Return regrets of formulas, powers of factors, and the regret of our formula in each setting."""
+        curves = self.curves(records)
+        chosen, others = _by_side(curves)
+        rows = []
+        for formula in FORMULAS:
+            rows.append([formula.name, *_median_decile_most(fitted(formula, chosen).regrets(others))])
+        factors = {s: 2 ** (c.best - OURS.predict(s)) for s, c in {**chosen, **others}.items()}
+        far = [setting for setting, factor in factors.items() if not 0.5 <= factor <= 2]
+        found = {
+            "settings": str(len(curves)),
+            "others.settings": str(len(others)),
+            "others.seeded": str(sum(c.seeds > 1 for c in others.values())),
+            "regrets": "\n".join(table(["learning rate", "median", "9 of 10", "most"], rows)),
+            "off": str(len(far)),
+            "off.darcy": str(sum("darcy" in setting.problem for setting in far)),
+        }
+        rows = []
+        for setting, factor in factors.items():
+            regret = percent(OURS.regrets({setting: curves[setting]})[0])
+            found[f"in.{dotted(f'{setting.problem} {setting}')}"] = regret
+            rows.append([NAMES[setting.problem], str(setting), f"{2 ** curves[setting].best:.3g}", f"{factor:.2f}", regret])
+        heads = ["problem", "setting", "best rate", "relative to the formula's", "regret of the formula"]
+        found |= {"best": "\n".join(table(heads, rows)), **_powers(curves)}
+        search, formula_there = regrets_on_other_seeds(others)
+        regrets = {"others": OURS.regrets(others), "search.others": search, "search.others.law": formula_there}
+        for name, own in regrets.items():
+            cells = zip(("median", "ninth", "most"), _median_decile_most(own), strict=True)
+            found |= {f"{name}.{end}": cell for end, cell in cells}
+        return found
+
+    def draw(self, records: Any, path: Path) -> None:
+        """Draw the best rate of each setting over the formula's, with a band of a factor of two."""
+        figure, axes = style.new_figure(5.2, 4.6)
+        ends = np.array([0.004, 0.16])
+        axes.fill_between(ends, ends / 2, ends * 2, color=style.FAINT, linewidth=0, zorder=0)
+        axes.loglog(ends, ends, color=style.GREY, linewidth=1, zorder=1)
+        chosen, others = _by_side(self.curves(records))
+        for number, problem in enumerate(PROBLEMS):
+            points = [(2 ** OURS.predict(s), 2**c.best) for s, c in {**chosen, **others}.items() if s.problem == problem]
+            look = {"marker": style.MARKERS[number], "color": style.PALETTE[number], "label": NAMES[problem]}
+            if problem in CHOSEN_ON:
+                look |= {"label": f"{NAMES[problem]} (chosen on)", "fillstyle": "none"}
+            if points:
+                axes.plot(*zip(*points, strict=True), linestyle="none", markersize=5, **look)
+        style.ticks_at(axes, [0.005, 0.01, 0.02, 0.05, 0.1])
+        style.value_axis(axes)
+        axes.set(xlabel="learning rate by the formula", ylabel="best learning rate")
+        figure.legend(fontsize=style.SMALL, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2)
+        style.save(figure, path)
 
 
-def rates(errors: Mapping[int, float], start: int, most: int, least: int = -16) -> list[int]:
-    """Numbers of the rates that a search asks for, given the errors of those that are done.
+def _expected_shift(setting: Setting) -> int:
+    """Return an estimate of the distance between the best rates of a setting and of its centre."""
+    here, centre = setting.factors, setting.centre.factors
+    powers = {"steps": -0.4, "batch": 0.25, "depth": -0.5}
+    return round(2 * sum(power * math.log2(here[k] / centre[k]) for k, power in powers.items()))
 
-    A factor of 2 (two numbers) to either side of the start, on beyond an edge while the best lies there, and then one number
-    to either side of the best.
+
+def searched_rates(errors: Mapping[int, float], start: int, most: int) -> list[int]:
+    """Return the numbers of the rates that a search requests, given the errors that were measured.
+
+    It requests the start and a factor of 2 (two numbers) to either side, continues beyond an edge while the best rate is
+    there, and finally requests the two numbers next to the best.
     """
-    asked = [start, start - 2, start + 2]
-    while all(i in errors for i in asked):
-        best = min(asked, key=lambda i: errors[i])
+    requested = [start, start - 2, start + 2]
+    while all(i in errors for i in requested):
+        best = min(requested, key=lambda i: errors[i])
         if math.isinf(errors[best]):
-            best = min(asked)  # nothing trains there: lower
-        beyond = best - 2 if best == min(asked) else best + 2 if best == max(asked) else None
-        if beyond is None or not least <= beyond <= most:
-            return asked + [i for i in (best - 1, best + 1) if least <= i <= most]
-        asked.append(beyond)
-    return asked
+            best = min(requested)  # all trainings failed: try lower rates
+        beyond = {min(requested): best - 2, max(requested): best + 2}.get(best)
+        if beyond is None or not _LOWEST <= beyond <= most:
+            return requested + [i for i in (best - 1, best + 1) if _LOWEST <= i <= most]
+        requested.append(beyond)
+    return requested
+
+
+def _by_side(curves: Curves) -> tuple[Curves, ...]:
+    """Return the curves of the problems that were used to choose the formula, and of the others, without variants."""
+    plain = {s: c for s, c in curves.items() if not _VARIANTS & set(dict(s.changes))}
+    return tuple({s: c for s, c in plain.items() if (s.problem in CHOSEN_ON) == chosen} for chosen in (True, False))
+
+
+def regrets_on_other_seeds(curves: Curves) -> tuple[list[float], list[float]]:
+    """Return the regrets of the best rate of one seed, and of the formula, on the other seeds."""
+    search, formula = [], []
+    for setting, curve in curves.items():
+        for seed, alone in enumerate(curve.by_seed() if curve.seeds > 1 else ()):
+            others = Curve({lr: [*errors[:seed], *errors[seed + 1 :]] for lr, errors in curve.errors.items()})
+            search.append(others.regret(alone.best))
+            formula.append(others.regret(OURS.predict(setting)))
+    return search, formula
+
+
+def _median_decile_most(values: Sequence[float]) -> list[str]:
+    if not values:
+        return ["–"] * 3
+    return [percent(x) for x in (median(values), ninth_decile(values), max(values))]
+
+
+def _powers(curves: Curves) -> dict[str, str]:
+    """Return the mean and range of the power of each factor over problems."""
+    rows, found = [], {}
+    for factor in FACTORS:
+        powers = [p for problem in PROBLEMS if (p := power_of(curves, problem, factor)) is not None]
+        if len(powers) > 1:
+            values = {"mean": fmean(powers), "least": min(powers), "most": max(powers)}
+            found |= {f"power.{factor}.{end}": _signed(value) for end, value in values.items()}
+            low, high = map(_signed, student_interval(powers))
+            rows.append([factor, str(len(powers)), _signed(fmean(powers)), f"{low} to {high}"])
+    return {**found, "powers": "\n".join(table(["factor", "problems", "mean power", "interval"], rows))}
+
+
+def _signed(power: float) -> str:
+    return f"{power:+.2f}".replace("-", "−")

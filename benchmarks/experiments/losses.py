@@ -1,11 +1,11 @@
-"""Which loss to train on: relative errors of the samples, relative errors with a floor, or squared errors.
+"""Compare training losses: relative errors of the samples, relative errors with a floor, and squared errors.
 
-Models of one step in time are trained on six 1D scenarios of APEBench and on two problems in 2D, and judged by rollout
-errors. Models of maps are trained on four problems and judged by the relative test error. Half of the problems choose the
-default of ``nm.train``, and the others confirm it.
+Models of one time step are trained on six 1D scenarios of APEBench and on two problems in 2D, and evaluated by their rollout
+error. Models of maps are trained on four problems and evaluated by their relative test error. Half of the problems select
+the default of ``nm.train``, and the others confirm it.
 
-Hypotheses, written down before measuring: on decaying states (``norm_four``, ``phy_diff``, ``phy_adv_diff``) the relative
-loss is at least 1.5 times worse than both others; elsewhere all three are within 10 %.
+We wrote down these hypotheses before measuring: on decaying states (``norm_four``, ``phy_diff``, ``phy_adv_diff``) the error
+with the relative loss is at least 1.5 times that with the others. Elsewhere all three are within 10 %.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
-from experiments.contest import CONTENDERS
-from experiments.fields import APEBENCH as SCENARIOS
-from experiments.fields import FURTHER, SUITE, Field
-from experiments.kept import missing
+from experiments.comparison import CONTENDERS
+from experiments.experiment import Experiment
 from experiments.pages import mean_and_range, named, table
-from experiments.rollout import PROBLEMS as IN_TIME
+from experiments.records import missing, test_errors
+from experiments.tasks import APEBENCH as SCENARIOS
+from experiments.tasks import FURTHER, SUITE, Task
 from experiments.training import LOST, STAGES, remembered, run_of
-from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
 
-#: The first is what the others are compared with.
+#: Name of the loss → label. The others are compared with the first.
 LOSSES = {"l2": "relative", "floored-l2": "relative with a floor", "mse": "squared"}
-#: Problems that choose the default, and those that confirm it, fixed before the first run.
-CHOOSE = ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "burgers", "darcy")
-CONFIRM = ("diff_kdv 1D", "diff_fisher 1D", "phy_adv_diff 1D", "korteweg-de-vries", "gray-scott")
-#: Trajectories in 2D, which were added to check the default after it was chosen. Gray–Scott has two channels.
+#: Problems that select the default, and problems that confirm it. We fixed both before the first run.
+CHOSEN_ON = ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "burgers", "darcy")
+HELD_OUT = ("diff_kdv 1D", "diff_fisher 1D", "phy_adv_diff 1D", "korteweg-de-vries", "gray-scott")
+#: Trajectories in 2D, added after the default was selected. Gray–Scott has two channels.
 IN_2D = ("gray-scott-in-time", "navier-stokes-in-time")
-#: What pages quote ratios of.
+#: Rows of the table of ratios.
 GROUPS = {
     "decaying, chosen": ("norm_four 1D", "phy_diff 1D"),
     "decaying, held-out": ("phy_adv_diff 1D",),
@@ -45,39 +44,40 @@ GROUPS = {
     "maps, chosen": ("burgers", "darcy"),
     "maps, held-out": ("korteweg-de-vries", "gray-scott"),
 }
-_FIELDS = {
+_TASKS = {
     **{name: replace(own, steps=2500) for name, own in {**SCENARIOS, **FURTHER}.items()},
     **SUITE,
     **{
-        name: Field(
-            {"problem": name, "data": {"grid": own["grid"], "every": 1}, "rollout": 50}, own["modes"], own["width"], 1000
-        )
-        for name, own in IN_TIME.items()
+        name: Task({"problem": name, "data": {"grid": grid, "every": 1}, "rollout": 50}, modes, 16, 1000)
+        for name, grid, modes in (("gray-scott-in-time", 20, (10, 10)), ("navier-stokes-in-time", 16, (8, 8)))
     },
 }
 
 
 @dataclass(frozen=True)
-class Losses:
-    """The experiment."""
+class Losses(Experiment):
+    """Train untuned MuSOAP with each loss on each problem."""
 
-    fields: Mapping[str, Field] = field(
-        default_factory=lambda: {name: _FIELDS[name] for name in (*CHOOSE, *CONFIRM, *IN_2D)}
+    tasks: Mapping[str, Task] = field(
+        default_factory=lambda: {name: _TASKS[name] for name in (*CHOSEN_ON, *HELD_OUT, *IN_2D)}
     )
     seeds: tuple[int, ...] = (0, 1, 2)
 
-    about = "which loss to train on: relative, relative with a floor, or squared"
+    about = "training losses: relative, relative with a floor, and squared"
+    notes = "Mean error of three seeds with their range, and geometric means of the ratios to the relative loss."
     metrics = ("test_loss", "validation_error", "seconds")
 
     def tiny(self) -> Losses:
-        """One map, two seeds, small models and short runs."""
-        small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
-        return Losses({"burgers": Field(small, (4,), 8, STAGES, 4)}, (0, 1))
+        """Return one map and one trajectory with small models and two seeds."""
+        data = {"n_train": 8, "n_val": 2, "n_test": 2}
+        in_time = {"problem": "korteweg-de-vries-in-time", "data": {**data, "grid": 64, "states": 8}, "rollout": 5}
+        configs = {"burgers": {"problem": "burgers", "data": {**data, "grid": 16}}, "korteweg-de-vries-in-time": in_time}
+        return Losses({name: Task(config, (4,), 8, STAGES, 4) for name, config in configs.items()}, (0, 1))
 
     @remembered
     def run(self, name: str, loss: str, seed: int) -> Run:
-        """Untuned MuSOAP on a problem."""
-        own = self.fields[name]
+        """Return a run on a problem."""
+        own = self.tasks[name]
         config = {
             **own.run_config(own.steps),
             **CONTENDERS["MuSOAP"].settings,
@@ -88,47 +88,27 @@ class Losses:
         return run_of(config, size=name, params={"trained_on": loss}, seed=seed)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """The runs that are missing, seed by seed."""
-        return missing(records, (self.run(name, loss, s) for s, name, loss in product(self.seeds, self.fields, LOSSES)))
+        """Return the missing runs, seed by seed."""
+        return missing(records, (self.run(name, loss, s) for s, name, loss in product(self.seeds, self.tasks, LOSSES)))
 
     def errors(self, records: Any, name: str, loss: str) -> list[float]:
-        """The reported errors of the seeds that ended: of rollouts, or of the test data."""
-        found = (records.get(self.run(name, loss, seed)) for seed in self.seeds)
-        return [_error(record, "rollout" in self.fields[name].config) for record in found if record is not None]
-
-    def means(self, records: Any) -> dict[str, dict[str, float]]:
-        """Problem → loss → mean error over the seeds, for problems of which every seed ended with each loss."""
-        found = {name: {loss: self.errors(records, name, loss) for loss in LOSSES} for name in self.fields}
-        done = {name: own for name, own in found.items() if all(len(e) == len(self.seeds) for e in own.values())}
-        return {name: {loss: sum(e) / len(e) for loss, e in own.items()} for name, own in done.items()}
-
-    def table(self, records: Any) -> str:
-        """Errors by problem and loss, and the ratios."""
-        numbers = self.numbers(records)
-        lines = ["# Which loss to train on", "", f"Mean error of {len(self.seeds)} seeds, and their range."]
-        return "\n".join(
-            [*lines, numbers.get("table", ""), "", "Errors over that of the relative loss.", numbers.get("ratios", "")]
-        )
+        """Return the rollout or test errors of the seeds that have a record, infinite if the training failed."""
+        errors = test_errors(records, (self.run(name, loss, seed) for seed in self.seeds))
+        return [error if error < LOST else math.inf for error in errors]
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """The tables, and the ratios that pages quote."""
-        means = self.means(records)
-        rows = [[named(name), *(mean_and_range(self.errors(records, name, loss)) for loss in LOSSES)] for name in means]
-        said = {"table": "\n".join(table(["problem", *LOSSES.values()], rows))}
-        others, ratios = [loss for loss in LOSSES if loss != "l2"], []
+        """Return a table of errors, and a table of their ratios by group."""
+        errors = {name: [self.errors(records, name, loss) for loss in LOSSES] for name in self.tasks}
+        done = {name: own for name, own in errors.items() if all(len(seeds) == len(self.seeds) for seeds in own)}
+        rows = [[named(name), *map(mean_and_range, own)] for name, own in done.items()]
+        ratio_rows = []
         for group, names in GROUPS.items():
-            own = [means[name] for name in names if name in means]
-            if own and all(math.isfinite(e) for mean in own for e in mean.values()):
-                over = {loss: f"{geometric_mean(mean[loss] / mean['l2'] for mean in own):.2f}" for loss in others}
-                ratios.append([group, str(len(own)), *over.values()])
-                said |= {f"{group.replace(', ', '.').replace(' ', '-')}.{loss}": value for loss, value in over.items()}
-        said["ratios"] = "\n".join(table(["problems", "number", *(LOSSES[loss] for loss in others)], ratios))
-        return said if rows else {}
-
-
-def _error(record: Any, is_rollout: bool) -> float:
-    """The reported error of a run; infinite if it failed."""
-    if not is_complete(record):
-        return math.inf
-    error = record["loss"] if is_rollout else record["metrics"]["test_loss"]
-    return error if error < LOST else math.inf
+            means = [[fmean(seeds) for seeds in done[name]] for name in names if name in done]
+            if means and all(math.isfinite(mean) for own in means for mean in own):
+                ratios = [geometric_mean(own[i] / own[0] for own in means) for i in range(1, len(LOSSES))]
+                ratio_rows.append([group, str(len(means)), *(f"{ratio:.2f}" for ratio in ratios)])
+        heads = ["problems", "number", *list(LOSSES.values())[1:]]
+        return {
+            "table": "\n".join(table(["problem", *LOSSES.values()], rows)),
+            "ratios": "\n".join(table(heads, ratio_rows)),
+        }

@@ -1,7 +1,7 @@
-"""What a step's memory is: optimizer states, and what a step takes besides at its peak, counted byte by byte.
+"""Memory of a step: the optimizer's state and the temporary tensors at the peak of a step.
 
-Counted are tensors, no process: each new storage of a step until it is freed. So they are the same on every machine, and
-nothing is averaged.
+We count the bytes of tensors, from the allocation of their storage until it is freed. These counts are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from neuralop.models import FNO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import neuralop_mup as nm
-from experiments.kept import metrics_of, missing
+from experiments.experiment import Experiment
 from experiments.pages import dotted, table
+from experiments.records import metrics_of, missing
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap import optimizer as musoap
 
-#: Kernel (in, out, modes) → what ``n_modes`` makes it.
+#: Shape of the kernel (in, out, modes) → ``n_modes``.
 CASES: dict[str, tuple[int, ...]] = {
     "(64, 64, 9)": (16,),
     "(64, 64, 33)": (64,),
@@ -37,55 +38,60 @@ OPTIMIZERS = {
     "MuSOAP": partial(nm.MuSOAP, check="next"),
     "MuSOAP, period 1": partial(nm.MuSOAP, check="next", mode_stride=1),
 }
-_STEPS = 12  # ranks are measured and bases renewed within
+_STEPS = 12  # enough for measurements of ranks and updates of bases
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The experiment: every optimizer on every kernel."""
+class Memory(Experiment):
+    """Measure each optimizer on each kernel."""
 
     cases: tuple[str, ...] = tuple(CASES)
     layers: int = 2
 
-    about = "memory of a step: states, and temporaries at its peak"
+    about = "memory of a step: state, and temporary tensors at its peak"
+    notes = f"State + temporary tensors relative to all weights of an FNO with two layers, at most within {_STEPS} steps."
     metrics = ("weights", "states", "temporaries")
 
     def tiny(self) -> Memory:
-        """The smallest kernel."""
+        """Return the smallest kernel."""
         return Memory(self.cases[:1])
 
     def run(self, case: str, optimizer: str) -> Run:
-        """One measurement."""
+        """Return one measurement."""
         config = {"case": case, "modes": CASES[case], "optimizer": optimizer, "layers": self.layers, "steps": _STEPS}
         labels = {"size": f"{case}: {optimizer}", "params": {}, "seed": 0}
         return Run({"train": "memory", "torch": torch.__version__, **config}, config, train=measured, **labels)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """The measurements that are missing."""
+        """Return the missing measurements."""
         return missing(records, (self.run(case, name) for case in self.cases for name in OPTIMIZERS))
 
-    def table(self, records: Any) -> str:
-        """Every number."""
-        said = f"Bytes over those of all weights, of an FNO with {self.layers} layers; the most within {_STEPS} steps."
-        return f"# Memory of a step\n\n{said}\n{self.numbers(records).get('table', '')}\n"
-
     def numbers(self, records: Any) -> dict[str, str]:
-        """What pages quote: the table, and the largest numbers of each optimizer."""
-        rows, most = [], {}
+        """Return the table, and the largest sum of each optimizer."""
+        rows, sums = [], {name: [0.0] for name in OPTIMIZERS}
         for case in self.cases:
-            done = metrics_of(records, {name: self.run(case, name) for name in OPTIMIZERS})
-            shares = {name: [m[key] / m["weights"] for key in ("states", "temporaries")] for name, m in done.items()}
-            weights = [f"{m['weights'] / 1e6:.1f} MB" for m in done.values()][:1] or ["–"]
-            cells = [f"{shares[name][0]:.2f} + {shares[name][1]:.2f}" if name in shares else "–" for name in OPTIMIZERS]
-            rows.append([case, *weights, *cells])
-            for name, own in shares.items():
-                most[name] = max(most.get(name, 0.0), sum(own))
-        said = {f"{dotted(name)}.most": f"{value:.1f}" for name, value in most.items()}
-        return {"table": "\n".join(table(["kernels", "weights", *OPTIMIZERS], rows)), **said}
+            row = [case]
+            for name in OPTIMIZERS:
+                for m in metrics_of(records, {name: self.run(case, name)}).values():
+                    state, temporary = (m[key] / m["weights"] for key in ("states", "temporaries"))
+                    row.append(f"{state:.2f} + {temporary:.2f}")
+                    sums[name].append(state + temporary)
+            if len(row) == len(OPTIMIZERS) + 1:
+                rows.append(row)
+        largest = {f"{dotted(name)}.most": f"{max(values):.1f}" for name, values in sums.items()}
+        return {"table": "\n".join(table(["kernels", *OPTIMIZERS], rows)), **largest}
 
 
 class Temporaries(TorchDispatchMode):
-    """The most bytes that new storages held at a time."""
+    """Count the bytes of new storages.
+
+    Attributes
+    ----------
+    held : int
+        Bytes that are in use now.
+    most : int
+        Largest number of bytes that were in use at the same time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,21 +112,21 @@ class Temporaries(TorchDispatchMode):
 
 
 def measured(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Bytes of weights, of states, and the most of temporaries after the first step, as on a device that is no CPU."""
+    """Return the bytes of weights, state and temporary tensors. The update is not split into chunks, as on a GPU."""
     torch.manual_seed(0)
     model = nm.parametrize(FNO(config["modes"], 1, 1, 32 if len(config["modes"]) == 3 else 64, n_layers=config["layers"]))
     optimizer = OPTIMIZERS[config["optimizer"]](model)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
     most = 0
-    of_cpu = musoap._CHUNK.pop("cpu")
+    cpu_chunk = musoap._CHUNK.pop("cpu")
     try:
         for step in range(config["steps"]):
             with Temporaries() as temporaries:
                 optimizer.step()
-            most = max(most, temporaries.most if step else 0)  # the first makes the states
+            most = max(most, temporaries.most if step else 0)  # the first step allocates the state
     finally:
-        musoap._CHUNK["cpu"] = of_cpu
+        musoap._CHUNK["cpu"] = cpu_chunk
     tensors = (x.untyped_storage() for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x))
     states = {storage.data_ptr(): storage.nbytes() for storage in tensors}
     weights = sum(p.numel() * p.element_size() for p in model.parameters())

@@ -1,25 +1,27 @@
-"""Numbers and tables of pages, written from the records of the experiments that they name.
+"""Write numbers and tables from records of experiments into pages.
 
-On a page ``<!-- = law.others.median -->1.3 %<!-- / -->`` is a number, or a table if the text between has lines of its own.
-The marks may have no blanks. Its name is that of an experiment and of what its ``numbers(records)`` gives.
-``python benchmarks/run.py pages`` writes them anew, and with ``--check`` says what would change. README.md is written from
-``benchmarks/readme_template.md``, without the marks.
+On a page, ``<!-- = law.others.median -->1.3 %<!-- / -->`` is a number: that which ``numbers(records)`` of the experiment
+``law`` returns as ``others.median``. Tables have the same markers. The spaces in markers are optional.
+``python benchmarks/run.py pages`` updates the pages, and ``--check`` lists those that it would change. README.md is written
+from ``benchmarks/readme_template.md``, without markers.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
-from experiments.kept import Lines
+from experiments.records import RecordsFile
+from neuralop_mup.lab.statistics import student
 
-#: Problem → what pages call it.
+#: Problem → its name on pages.
 NAMES = {
     "korteweg-de-vries": "Korteweg–de Vries",
     "gray-scott": "Gray–Scott",
@@ -43,79 +45,82 @@ README = ROOT / "benchmarks" / "readme_template.md"
 _MARK = re.compile(r"(<!-- ?= ?([\w.-]+) ?-->)(.*?)(<!-- ?/ ?-->)", re.S)
 
 
-def named(name: str) -> str:
-    """What pages call a problem, with what is added to its name after a comma; any other name is code."""
-    problem, comma, more = name.partition(",")
-    return NAMES.get(name) or (f"{NAMES[problem]}{comma}{more}" if problem in NAMES else f"`{name}`")
-
-
 class NoSuchNumber(SystemExit):
-    """A page names what no experiment gives: a command that meets it ends with the sentence."""
+    """A page contains a number that no experiment has. A command ends with this message."""
 
 
 def rendered(text: str, numbers: Callable[[str], Mapping[str, str]]) -> str:
-    """A page with its numbers as the records have them; ``numbers(experiment)`` gives these by name."""
+    """Return a page with current numbers. ``numbers(experiment)`` returns the numbers of an experiment by name."""
 
-    def anew(found: re.Match[str]) -> str:
-        experiment, _, name = found[2].partition(".")
+    def updated(mark: re.Match[str]) -> str:
+        experiment, _, name = mark[2].partition(".")
         known = numbers(experiment)
         if name not in known:
             raise NoSuchNumber(
-                f"A page names {found[2]!r}, and the experiment {experiment!r} gives "
-                f"{', '.join(get_close_matches(name, known, n=8, cutoff=0)) or 'nothing'}."
+                f"A page contains the number {mark[2]!r}, but the experiment {experiment!r} only has "
+                f"{', '.join(get_close_matches(name, known, n=8, cutoff=0)) or 'none'}."
             )
         value = known[name]
         if "\n" in value:
             value = f"\n\n{value.strip()}\n\n"
-        elif not text[text.rfind("\n", 0, found.start()) + 1 : found.start()].strip():
-            raise NoSuchNumber(f"A line begins with {found[2]!r}; Markdown would take it for HTML, so put a word before it.")
-        return f"{found[1]}{value}{found[4]}"
+        elif not text[text.rfind("\n", 0, mark.start()) + 1 : mark.start()].strip():
+            raise NoSuchNumber(
+                f"A line begins with the number {mark[2]!r}, and Markdown would read it as HTML. Put a word before it."
+            )
+        return f"{mark[1]}{value}{mark[4]}"
 
-    return _MARK.sub(anew, text)
+    return _MARK.sub(updated, text)
 
 
 def stale(experiments: Mapping[str, Any]) -> dict[Path, str]:
-    """Files that the records would make otherwise, and what they would be; the texts of experiments among them.
+    """Return the pages and reports that disagree with the records, and their new text.
 
     Raises
     ------
     NoSuchNumber
-        If a page names what there is not, or a file of records belongs to no experiment.
+        If a page contains a number that no experiment has, or a file of records has no experiment.
     """
 
     @cache
     def numbers(name: str) -> Mapping[str, str]:
         path = RESULTS / f"{name}.jsonl"
-        known = path.exists() and hasattr(experiments.get(name), "numbers")
-        return experiments[name].numbers(Lines(path)) if known else {}
+        return experiments[name].numbers(RecordsFile(path)) if path.exists() else {}
 
-    wanted = {}
+    expected = {}
     for path in sorted(RESULTS.glob("*.jsonl")):
         if path.stem not in experiments:
-            raise NoSuchNumber(
-                f"{path.name} has records of no experiment, so that no command makes them: measure it, or go."
-            )
-        wanted[path.with_suffix(".md")] = page(experiments[path.stem], path)
+            raise NoSuchNumber(f"{path.name} belongs to no experiment. Delete it, or add the experiment {path.stem!r}.")
+        expected[path.with_suffix(".md")] = report(experiments[path.stem], path)
     for path in [README, *sorted((ROOT / "docs").rglob("*.md"))]:
-        wanted[path] = rendered(path.read_text(encoding="utf-8"), numbers)
-    wanted[ROOT / "README.md"] = _MARK.sub(r"\3", wanted[README])  # people read it in a terminal, too
-    return {path: text for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
+        expected[path] = rendered(path.read_text(encoding="utf-8"), numbers)
+    expected[ROOT / "README.md"] = _MARK.sub(r"\3", expected[README])  # markers would disturb readers in a terminal
+    return {path: text for path, text in expected.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
 
 
-def page(experiment: Any, path: Path) -> str:
-    """The text of an experiment's records; its figure, if there is one, is written together with it."""
+def report(experiment: Any, path: Path) -> str:
+    """Return the report of the records in a file."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    lines = Lines(path)
-    return f"{experiment.table(lines).rstrip()}\n\nRecords: {path.name}, of release {lines.releases}, sha256 {digest}…\n"
+    records = RecordsFile(path)
+    table = experiment.table(records).rstrip()
+    return f"{table}\n\nRecords: {path.name}, trained by release {records.releases}, sha256 {digest}…\n"
+
+
+# Formats of numbers
+
+
+def named(name: str) -> str:
+    """Return the name of a problem on pages. A suffix after a comma is kept, and unknown names become code."""
+    problem, comma, suffix = name.partition(",")
+    return NAMES.get(name) or (f"{NAMES[problem]}{comma}{suffix}" if problem in NAMES else f"`{name}`")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table's lines."""
+    """Return the lines of a Markdown table."""
     return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
 
 
 def dotted(words: str) -> str:
-    """As a page names a number."""
+    """Return a name without characters that markers cannot contain."""
     return re.sub(r"[^\w.-]+", ".", words)
 
 
@@ -125,11 +130,17 @@ def mean_and_range(errors: Sequence[float]) -> str:
 
 
 def percents(values: Sequence[float]) -> str:
-    """Their median and range."""
+    """Return the median and the range as percentages."""
     return f"{percent(median(values))} ({percent(min(values))} to {percent(max(values))})"
 
 
 def percent(share: float) -> str:
-    """Two digits at most from 10 on, else one after the point."""
+    """Return a percentage, with one decimal below 10."""
     value = round(100 * share, 1)
     return f"{value:.{0 if abs(value) >= 10 else 1}f} %".replace("-", "−")
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return Student's 95 % interval of the mean."""
+    reach = student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - reach, fmean(values) + reach

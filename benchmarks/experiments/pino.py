@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from experiments.contest import CONTENDERS
+from experiments.comparison import CONTENDERS
 from experiments.curves import rounded, searched
-from experiments.fields import Field
-from experiments.kept import loss_of, missing, test_errors
 from experiments.pages import named, table
+from experiments.records import loss_of, missing, test_errors
+from experiments.tasks import Task
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -25,8 +25,8 @@ SAMPLES = (10, 40, 160)
 WEIGHTS = (0.0, 0.01, 0.1, 1.0, 10.0)
 #: Burgers also has a loss of the initial state, with the weight of the data's.
 PROBLEMS = {
-    "darcy-pino": Field({"problem": "darcy-pino", "data": {"grid": 32, "data_weight": 1.0}}, (16, 16), 24, 400, 10),
-    "burgers-pino": Field(
+    "darcy-pino": Task({"problem": "darcy-pino", "data": {"grid": 32, "data_weight": 1.0}}, (16, 16), 24, 400, 10),
+    "burgers-pino": Task(
         {"problem": "burgers-pino", "data": {"grid": 64, "time_points": 32, "data_weight": 1.0, "initial_weight": 1.0}},
         (16, 24),
         16,
@@ -40,7 +40,7 @@ PROBLEMS = {
 class Pino:
     """The experiment."""
 
-    problems: Mapping[str, Field] = field(default_factory=lambda: PROBLEMS)
+    problems: Mapping[str, Task] = field(default_factory=lambda: PROBLEMS)
     samples: tuple[int, ...] = SAMPLES
     weights: tuple[float, ...] = WEIGHTS
     optimizers: tuple[str, ...] = ("MuSOAP", "Adam")
@@ -52,7 +52,7 @@ class Pino:
     def tiny(self) -> Pino:
         """Two samples, small models and short runs."""
         small = {"problem": "darcy-pino", "data": {"grid": 12, "n_val": 2, "n_test": 2, "data_weight": 1.0}}
-        problems = {"darcy-pino": Field(small, (4, 4), 8, STAGES, 2)}
+        problems = {"darcy-pino": Task(small, (4, 4), 8, STAGES, 2)}
         return replace(self, problems=problems, samples=(2,), weights=(0.0, 1.0), optimizers=("MuSOAP",), seeds=(0,))
 
     @remembered

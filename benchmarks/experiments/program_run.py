@@ -1,7 +1,7 @@
-"""One program of others in a process of its own: ``python program_run.py PROGRAM RESULT SEED [ARGUMENT …]``.
+"""Run a program in its own process: ``python program_run.py PROGRAM RESULT SEED [ARGUMENT …]``.
 
-The program is executed as it stands. What it trained is evaluated once more when its training ends, with its own losses and
-at all of its resolutions, since programs report only every few epochs.
+The program is executed unchanged. At the end of the training, its model is evaluated with the program's own losses and at
+all of its resolutions, because programs report errors only every few epochs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 def main() -> None:
     program, result, seed, *arguments = sys.argv[1:]
-    sys.path[0] = str(Path(program).parent)  # as where the program is called
+    sys.path[0] = str(Path(program).parent)  # as if the program were called directly
     torch.set_num_threads(1)
     torch.manual_seed(int(seed))
     import matplotlib
@@ -28,22 +28,23 @@ def main() -> None:
     seen: dict[str, Any] = {}
     train = Trainer.train
 
-    def watched(self: Any, train_loader: Any, test_loaders: Any, *args: Any, **kwargs: Any) -> Any:
+    def observed(self: Any, train_loader: Any, test_loaders: Any, *args: Any, **kwargs: Any) -> Any:
         metrics = train(self, train_loader, test_loaders, *args, **kwargs)
         seen.update(trainer=self, test_loaders=test_loaders, eval_losses=kwargs.get("eval_losses"))
         return metrics
 
-    Trainer.train = watched
+    Trainer.train = observed
     sys.argv = [program, *arguments]
-    begun = time.process_time()
+    start = time.process_time()
     namespace = runpy.run_path(program, run_name="__main__")
-    told = {"seconds": time.process_time() - begun, "errors": errors_of(seen, namespace)}
-    Path(result).write_text(json.dumps(told), encoding="utf-8")
+    metrics = {"seconds": time.process_time() - start, "errors": errors_of(seen, namespace)}
+    Path(result).write_text(json.dumps(metrics), encoding="utf-8")
 
 
 def errors_of(seen: dict[str, Any], namespace: dict[str, Any]) -> dict[str, float]:
-    """The errors that the program's own losses give at its resolutions, ``16_l2`` and so on; a loop without a trainer has
-    left its model in the program's names.
+    """Return the errors by resolution and loss, such as ``16_l2``.
+
+    A program without a trainer is evaluated by the names ``model`` and ``data_processor``.
     """
     from neuralop import Trainer
 
@@ -52,8 +53,8 @@ def errors_of(seen: dict[str, Any], namespace: dict[str, Any]) -> dict[str, floa
         trainer = Trainer(model=namespace["model"], n_epochs=0, data_processor=namespace.get("data_processor"))
     losses = seen.get("eval_losses") or namespace["eval_losses"]
     loaders = seen.get("test_loaders") or namespace["test_loaders"]
-    found = trainer.evaluate_all(0, losses, loaders, eval_modes={})
-    return {name: float(value) for name, value in found.items() if name.rpartition("_")[2] in losses}
+    errors = trainer.evaluate_all(0, losses, loaders, eval_modes={})
+    return {name: float(value) for name, value in errors.items() if name.rpartition("_")[2] in losses}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The two lines in the FNO code that people have: PDEBench's FNO on 1D advection and Burgers' equation.
+"""MuSOAP in published FNO code: PDEBench's FNO on 1D advection and Burgers' equation.
 
-The model and the training are PDEBench's (arXiv 2210.07182), written in our own words: ten states to the next one, the mean
-squared error, and Adam at 1e-3, which halves five times. Data is made here, by PDEBench's initial conditions: sums of two
-sines with random wavenumbers, amplitudes and phases. Rates are chosen by the validation error, with the first seed; three
-seeds are reported.
+We rewrote the model and the training of PDEBench (arXiv:2210.07182). The model predicts each state from the ten before it.
+The loss is the mean squared error, and Adam's learning rate of 1e-3 is halved five times. We generate data from PDEBench's
+initial conditions, which are sums of two sines with random wavenumbers, amplitudes and phases. Learning rates are selected
+by the validation error of the first seed, and three seeds are reported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -23,20 +24,21 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
 import neuralop_mup as nm
 from experiments.curves import searched
-from experiments.kept import loss_of, missing
+from experiments.experiment import Experiment
 from experiments.pages import table
+from experiments.records import loss_of, missing, test_errors
 from experiments.training import remembered
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.lab.problems import solve_burgers
 from neuralop_mup.lab.records import Run
 
 POINTS, STATES, HISTORY = 64, 31, 10
-#: Raise it whenever the same configuration gives other numbers.
+#: Increase this number if the same configuration leads to different numbers.
 VERSION = 1
 
 
 class FourierLayer(nn.Module):
-    """PDEBench's layer: a dense kernel with values uniform on [0, 1/(in·out)), and a 1×1 convolution beside it."""
+    """PDEBench's layer: a dense kernel with values uniform on [0, 1/(in·out)), plus a pointwise convolution."""
 
     def __init__(self, width: int, modes: int) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class FourierLayer(nn.Module):
         self.skip = nn.Conv1d(width, width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Fields of shape ``(batch, width, points)`` to the same shape."""
+        """Map fields of shape ``(batch, width, points)`` to the same shape."""
         spectrum = torch.zeros(*x.shape[:2], x.shape[-1] // 2 + 1, dtype=torch.cfloat)
         low = torch.fft.rfft(x)[..., : self.modes]
         spectrum[..., : self.modes] = torch.einsum("bix,iox->box", low, self.weights1)
@@ -53,7 +55,7 @@ class FourierLayer(nn.Module):
 
 
 class FNO1d(nn.Module):
-    """PDEBench's model: four layers, two points of padding, coordinates beside the input."""
+    """PDEBench's model with four layers, two points of padding, and coordinates as a further input."""
 
     def __init__(self, modes: int = 12, width: int = 20) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class FNO1d(nn.Module):
         self.fc2 = nn.Linear(128, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """States of shape ``(batch, points, history)`` to the next one, ``(batch, points, 1)``."""
+        """Map states of shape ``(batch, points, history)`` to the next one, of shape ``(batch, points, 1)``."""
         grid = torch.linspace(0, 1, x.shape[1]).expand(len(x), -1)[..., None]
         x = nn.functional.pad(self.fc0(torch.cat([x, grid], -1)).transpose(1, 2), (0, 2))
         for layer in self.layers[:-1]:
@@ -95,7 +97,7 @@ def trajectories(equation: str, samples: int, seed: int) -> torch.Tensor:
 
 @torch.no_grad()
 def nrmse(model: nn.Module, states: torch.Tensor) -> float:
-    """Return PDEBench's nRMSE of a single step, averaged over the windows of the trajectories."""
+    """Return PDEBench's nRMSE of a single step, averaged over windows of the trajectories."""
     windows = states.unfold(2, HISTORY + 1, 4).transpose(1, 2).reshape(-1, POINTS, HISTORY + 1)
     truth = windows[..., HISTORY:]
     error = (model(windows[..., :HISTORY]) - truth).square().mean(1).sqrt()
@@ -103,7 +105,7 @@ def nrmse(model: nn.Module, states: torch.Tensor) -> float:
 
 
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Train PDEBench's FNO and measure its errors."""
+    """Train PDEBench's FNO and return its errors."""
     torch.set_num_threads(1)
     (steps, lr), start = (config["steps"], config["lr"]), time.perf_counter()
     training, validation, test = (trajectories(config["equation"], n, seed) for seed, n in enumerate((200, 40, 60), 1))
@@ -133,8 +135,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": nrmse(model, validation), "test_loss": nrmse(model, test), "seconds": seconds}
 
 
-#: What is compared → its optimizer, and where the search of its rate begins; None: it is not searched.
-WAYS = {
+#: Method → optimizer, and the initial rate of a search; None if the rate is fixed.
+METHODS = {
     "the two lines, untuned": ("MuSOAP", None),
     "PDEBench's Adam": ("Adam", None),
     "AdamW with a cosine, tuned": ("AdamW", 4e-3),
@@ -142,74 +144,69 @@ WAYS = {
 
 
 @dataclass(frozen=True)
-class PublishedCode:
-    """PDEBench's FNO under its own optimizer, under tuned AdamW and with the two lines."""
+class PublishedCode(Experiment):
+    """Train PDEBench's FNO with its own optimizer, with tuned AdamW, and with MuSOAP."""
 
-    about: str = "the two lines in PDEBench's FNO, beside its own optimizer and tuned AdamW"
+    about: str = "PDEBench's FNO with MuSOAP, with its own optimizer and with tuned AdamW"
     equations: tuple[str, ...] = ("advection", "burgers")
     widths: tuple[int, ...] = (20, 64)
     steps: int = 1500
     seeds: tuple[int, ...] = (0, 1, 2)
 
+    notes = "nRMSE of one step on the test set, as the mean and range of the seeds."
+
     def tiny(self) -> PublishedCode:
-        """One equation and few steps."""
+        """Return one equation with few steps."""
         return replace(self, equations=("advection",), widths=(8,), steps=20, seeds=(0,))
 
     @remembered
-    def run(self, equation: str, width: int, way: str, lr: float | None, seed: int) -> Run:
+    def run(self, equation: str, width: int, method: str, lr: float | None, seed: int) -> Run:
         """Return one training."""
-        optimizer, start = WAYS[way]
+        optimizer, start = METHODS[method]
         lr = 1e-3 if start is None and optimizer == "Adam" else lr
         config = {
             **{"equation": equation, "width": width, "optimizer": optimizer, "lr": lr, "steps": self.steps, "seed": seed},
             **({"rule": "operator-norm"} if optimizer == "MuSOAP" else {}),
         }
         version = {"published-code": VERSION, "rules": RULE_VERSION}
-        size = f"{equation}, width {width}, {way}"
+        size = f"{equation}, width {width}, {method}"
         return Run({**config, "version": version}, config, train=train, size=size, params={"lr": lr}, seed=seed)
 
     def cells(self) -> Iterator[tuple[str, int, str]]:
-        """Return equations, widths and ways."""
-        return ((equation, width, way) for equation in self.equations for width in self.widths for way in WAYS)
+        """Return all equations, widths and methods."""
+        return product(self.equations, self.widths, METHODS)
 
     def rate(self, records: Any, cell: tuple[str, int, str]) -> tuple[float | None, list[float]]:
-        """Return the best rate so far, and the rates that the search still needs."""
-        if (start := WAYS[cell[2]][1]) is None:
+        """Return the best learning rate so far, and the rates that the search still needs."""
+        if (start := METHODS[cell[2]][1]) is None:
             return None, []
-        found, left = searched(lambda lr: loss_of(records.get(self.run(*cell, lr, self.seeds[0]))), start, spread=2.0)
-        return (min(found, key=found.__getitem__) if found else None), left
+        found, unmeasured = searched(lambda lr: loss_of(records.get(self.run(*cell, lr, self.seeds[0]))), start, spread=2.0)
+        return min(found, key=found.__getitem__, default=None), unmeasured
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: the search, then all seeds at the best rate."""
         for cell in self.cells():
-            best, left = self.rate(records, cell)
-            asked = [(lr, self.seeds[0]) for lr in left] or [(best, seed) for seed in self.seeds]
-            yield from missing(records, (self.run(*cell, *one) for one in asked))
+            best, unmeasured = self.rate(records, cell)
+            runs = [(lr, self.seeds[0]) for lr in unmeasured] or [(best, seed) for seed in self.seeds]
+            yield from missing(records, (self.run(*cell, *run) for run in runs))
 
     def errors(self, records: Any, cell: tuple[str, int, str]) -> list[float]:
-        """Return the test errors of all seeds at the best rate, infinite if a run failed; none before all are done."""
-        best, left = self.rate(records, cell)
-        kept = [] if left else [records.get(self.run(*cell, best, seed)) for seed in self.seeds]
-        if not kept or None in kept:
-            return []
-        return [record["metrics"]["test_loss"] if math.isfinite(loss_of(record) or 0) else math.inf for record in kept]
+        """Return the test errors of all seeds at the best rate, or an empty list if some have no record."""
+        best, unmeasured = self.rate(records, cell)
+        found = [] if unmeasured else test_errors(records, (self.run(*cell, best, seed) for seed in self.seeds))
+        return found if len(found) == len(self.seeds) else []
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """Return the table of the page, and the ratios of mean errors to those of tuned AdamW."""
+        """Return a table of errors, and the mean errors relative to those of tuned AdamW."""
         rows, ratios = [], []
         for equation in self.equations:
             for width in self.widths:
-                errors = {way: self.errors(records, (equation, width, way)) for way in WAYS}
+                errors = {method: self.errors(records, (equation, width, method)) for method in METHODS}
                 ours, _, adamw = errors.values()
                 ratios += [fmean(ours) / fmean(adamw)] if ours and adamw else []
-                told = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors.values()]
-                rows.append([equation.capitalize(), str(width), *told])
-        said = {"errors": "\n".join(table(["equation", "width", *WAYS], rows))}
-        over = {"mean": f"{geometric_mean(ratios):.2f}", "most": f"{max(ratios):.2f}"} if ratios else {}
-        return {**said, **{f"over.{name}": number for name, number in over.items()}}
-
-    def table(self, records: Any) -> str:
-        """Return the test errors as a page."""
-        title = f"# {self.about[0].upper()}{self.about[1:]}"
-        about = "nRMSE of one step on the test set, mean and range of the seeds."
-        return f"{title}\n\n{about}\n{self.numbers(records)['errors']}\n"
+                cells = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors.values()]
+                rows.append([equation.capitalize(), str(width), *cells])
+        found = {"errors": "\n".join(table(["equation", "width", *METHODS], rows))}
+        if ratios:
+            found |= {"over.mean": f"{geometric_mean(ratios):.2f}", "over.most": f"{max(ratios):.2f}"}
+        return found

@@ -1,6 +1,6 @@
-"""Pages of the experiments: numbers that were worked out by hand, from planted records.
+"""Numbers of experiments from planted records, compared with calculations by hand.
 
-All other numbers are compared with the pages that were published: see test_every_page_agrees_with_its_records.
+test_every_page_agrees_with_its_records compares all other numbers with the published pages.
 """
 
 import dataclasses
@@ -10,9 +10,8 @@ import pytest
 from planted import PlantedRecords, planted_records, rows
 
 import run
-from experiments import law as laws
-from experiments import training
-from experiments.kept import METRICS, Asked, Lines
+from experiments import law_settings
+from experiments.records import METRICS, RecordsFile, UsedRecords
 
 
 def error_by_base_width(config):
@@ -32,13 +31,6 @@ def test_choices_are_compared_with_the_first_one():
     assert (numbers["width.8"], numbers["width.128"]) == ("1.21", "0.83")
 
 
-def error_in_time(config):
-    """One step is best at 0.03. Rollouts are best at 0.015, with the second seed at 0.03, and diverge at 0.12."""
-    off, best = math.log2(config["lr"] / 0.03), 0 if config["seed"] == 1 else -1
-    rollout = training.LOST if off == 2 else 0.5 * 1.2 ** abs(off - best)
-    return {"loss": rollout, "metrics": {"validation_error": 0.1 * 1.5 ** abs(off)}}
-
-
 def error_over_time(config):
     """MuSOAP's error is 0.1 over the part of the steps, and its steps take 1.2 times as long.
 
@@ -56,16 +48,16 @@ def error_over_time(config):
     return {"loss": error, "metrics": {"test_loss": error, "train_loss": error}}
 
 
-MEASURED = {"reference": error_by_base_width, "rollout": error_in_time, "time": error_over_time}
+MEASURED = {"reference": error_by_base_width, "time": error_over_time}
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_exported_runs_give_the_same_page(tmp_path, name):
     experiment = run.EXPERIMENTS[name]
-    asked = Asked(planted_records(experiment, MEASURED[name]))
-    page = experiment.table(asked)
-    asked.write(tmp_path / "runs.jsonl", getattr(experiment, "metrics", METRICS))
-    assert experiment.table(Lines(tmp_path / "runs.jsonl")) == page
+    used = UsedRecords(planted_records(experiment, MEASURED[name]))
+    page = experiment.table(used)
+    used.write(tmp_path / "runs.jsonl", getattr(experiment, "metrics", METRICS))
+    assert experiment.table(RecordsFile(tmp_path / "runs.jsonl")) == page
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -80,7 +72,7 @@ def test_pages_of_no_runs_of_half_of_them_and_of_diverged_ones(name):
 
 def test_the_time_to_the_error_of_tuned_adam(tmp_path):
     """0.1 / part = 0.2 at half of the steps, between the parts 0.4 and 0.6: 1.2 times as long is 0.6 of the time."""
-    experiment = dataclasses.replace(run.EXPERIMENTS["time"], fields={"burgers": run.EXPERIMENTS["time"].fields["burgers"]})
+    experiment = dataclasses.replace(run.EXPERIMENTS["time"], tasks={"burgers": run.EXPERIMENTS["time"].tasks["burgers"]})
     records = planted_records(experiment, error_over_time)
     numbers = experiment.numbers(records)
     assert "| AdamW, decay 0.1, warm-up at 0.016 | 0.50 |" in rows(numbers["table"])["Burgers"]
@@ -94,7 +86,7 @@ def test_the_time_to_the_error_of_tuned_adam(tmp_path):
     )
     assert rows(experiment.numbers(slow)["shares"])["Burgers"].startswith("| Burgers | inf |")
     samples = run.EXPERIMENTS["few-samples"]
-    some = dataclasses.replace(samples, fields={n: samples.fields[n] for n in list(samples.fields)[:6]}, seeds=(0,))
+    some = dataclasses.replace(samples, tasks={n: samples.tasks[n] for n in list(samples.tasks)[:6]}, seeds=(0,))
     for drawn, own in ((experiment, records), (some, planted_records(some, error_over_time))):
         drawn.draw(own, tmp_path / "figure.png")
         assert (tmp_path / "figure.png").stat().st_size > 10_000
@@ -111,11 +103,11 @@ def test_drift_and_regret_of_transferred_rates():
     """Width × 8: the rate × √8 = 2.83, which is 1.5 factors of 2. Modes × 4 under Adam: a quarter of the rate.
 
     The nearest tried rate is 0.32 factors of 2 from MuAdam's best one: 1.2^(1.5² − 0.32²) − 1 = 48 % and
-    1.2^(2² − 0.32²) − 1 = 103 %, up to a percent of interpolation. The law's 0.03 is 0.585 factors from 0.02, where
+    1.2^(2² − 0.32²) − 1 = 103 %, up to a percent of interpolation. The formula's 0.03 is 0.585 factors from 0.02, where
     MuSOAP's parabola has its minimum: 1.2^0.585² − 1 = 6.4 %.
     """
-    problems = {"korteweg-de-vries": laws.PROBLEMS["korteweg-de-vries"]}
-    experiment = dataclasses.replace(run.EXPERIMENTS["transfer"], problems=problems, few={})
+    problems = {"korteweg-de-vries": law_settings.PROBLEMS["korteweg-de-vries"]}
+    experiment = dataclasses.replace(run.EXPERIMENTS["transfer"], problems=problems, only_moves={})
     records = planted_records(experiment, error_by_size)
     numbers = experiment.numbers(records)
     assert (numbers["done"], numbers["edges"]) == ("28", "0")

@@ -1,4 +1,4 @@
-"""The law for the learning rate: the search finds the best rate, and the fit finds a planted law."""
+"""The learning rate of MuSOAP: the search finds the best rate, and the fit finds a planted formula."""
 
 import math
 
@@ -6,8 +6,7 @@ import pytest
 from planted import planted_records
 
 import run
-from experiments import curves, law_page, training
-from experiments import law as experiment
+from experiments import curves, formulas, law, law_settings, training
 
 LAW = run.EXPERIMENTS["law"]
 
@@ -15,7 +14,7 @@ LAW = run.EXPERIMENTS["law"]
 def test_a_search_continues_at_an_edge_and_ends_around_the_best_rate():
     def search(error, start=0, most=10):
         done = {}
-        while missing := [i for i in experiment.rates(done, start, most) if i not in done]:
+        while missing := [i for i in law.searched_rates(done, start, most) if i not in done]:
             done[missing[0]] = error(missing[0])
         return sorted(done)
 
@@ -25,7 +24,7 @@ def test_a_search_continues_at_an_edge_and_ends_around_the_best_rate():
     assert search(lambda i: -i, most=4) == [-2, 0, 2, 3, 4]  # ends at the highest rate
 
 
-def test_a_planted_law_is_found():
+def test_a_planted_formula_is_found():
     """The best rate is 0.02 (steps/1000)^-0.4 (batch/20)^0.2 (depth/4)^-0.5; 8 times that rate diverges."""
 
     def measured(config):
@@ -35,13 +34,13 @@ def test_a_planted_law_is_found():
 
     found = LAW.curves(planted_records(LAW, measured))
     assert len(found) == len(LAW.settings())
-    chosen = {setting: curve for setting, curve in found.items() if setting.problem in experiment.CHOSEN_ON}
-    law = law_page.fitted(law_page.Candidate("", {}, law_page.FACTORS), chosen)
-    assert law.constant == pytest.approx(0.02, rel=0.02)
+    chosen = {setting: curve for setting, curve in found.items() if setting.problem in law_settings.CHOSEN_ON}
+    fit = formulas.fitted(formulas.Formula("", {}, formulas.FACTORS), chosen)
+    assert fit.constant == pytest.approx(0.02, rel=0.02)
     powers = {"steps": -0.4, "batch": 0.2, "depth": -0.5}
-    assert law.powers == pytest.approx({**dict.fromkeys(law_page.FACTORS, 0.0), **powers}, abs=0.02)
-    assert max(curve.regret(law.predict(setting)) for setting, curve in found.items()) < 0.01
-    doubled = law_page.Candidate("", powers, constant=0.04)
+    assert fit.powers == pytest.approx({**dict.fromkeys(formulas.FACTORS, 0.0), **powers}, abs=0.02)
+    assert max(curve.regret(fit.predict(setting)) for setting, curve in found.items()) < 0.01
+    doubled = formulas.Formula("", powers, constant=0.04)
     regrets = [curve.regret(doubled.predict(setting)) for setting, curve in found.items()]
     assert regrets == pytest.approx([math.expm1(0.15)] * len(found), abs=0.02)
 
@@ -53,10 +52,10 @@ def test_regret_is_infinite_from_the_first_diverging_rate():
 
 
 def test_a_run_has_its_number_of_steps_in_whole_batches(monkeypatch):
-    config = LAW.tiny().run(experiment.Setting.of("burgers", steps=250), 0).config
+    config = LAW.tiny().run(law_settings.Setting.of("burgers", steps=250), 0).config
     data = {"n_train": 25, "n_val": 4, "n_test": 4, "grid": 32}
     own = training._data("burgers", tuple(data.items()))[1]
-    stage = training._Paced(own.train, own.val, own.test, batches=3).loaders(10, 0)[0]
+    stage = training._StagedData(own.train, own.val, own.test, batches=3).loaders(10, 0)[0]
     sizes = [len(batch["x"]) for _ in range(2) for batch in stage]
     assert sizes == [10] * 6
     monkeypatch.setattr(training, "STAGES", 2)

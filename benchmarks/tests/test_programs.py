@@ -79,7 +79,7 @@ def test_a_program_runs_in_a_copy_of_its_checkout(tmp_path, monkeypatch):
     text = TRAINER + ("assert torch.load('../neuralop/data/datasets/data/burgers_test_16.pt')['x'].dtype == torch.float32\n")
     path.write_text(text, encoding="utf-8")
     sha = hashlib.sha256(text.encode()).hexdigest()[:12]
-    monkeypatch.setitem(programs.PROGRAMS, "small", programs.Other("scripts/train_burgers.py", sha, 1))
+    monkeypatch.setitem(programs.PROGRAMS, "small", programs.Program("scripts/train_burgers.py", sha, 1))
     measured = programs.measured(programs.Programs(("small",)).run("small", "two lines", 1.0, 0).config)
     assert measured["loss"] == measured["errors"]["8_l2"] > 0
 
@@ -133,5 +133,5 @@ def test_a_failed_seed_counts_in_the_ratio():
         return {"loss": 1.0, "metrics": {"errors": {"16_l2": 1.0}, "seconds": 1.0}} if failed else measured(config)
 
     experiment = programs.Programs(("train_burgers",), (0, 1))
-    over = experiment.over(planted_records(experiment, one_fails), "train_burgers")
-    assert over["16_l2"] == pytest.approx(5.4)
+    ratios = experiment.ratios(planted_records(experiment, one_fails), "train_burgers", ("cosine", 4.0))
+    assert ratios["16_l2"] == pytest.approx(5.4)

@@ -8,7 +8,7 @@ import torch
 from planted import PlantedRecords, planted_records
 
 import run
-from experiments import kept, memory, pages, timing, training
+from experiments import memory, pages, records, timing, training
 from neuralop_mup.lab import outcome
 from neuralop_mup.lab.outcome import failed
 from neuralop_mup.lab.records import Records
@@ -31,12 +31,12 @@ def two_steps(monkeypatch):
     monkeypatch.setattr(training, "STAGES", 2)
 
 
-@pytest.mark.parametrize("name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "gpu"])
+@pytest.mark.parametrize("name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses"])
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two_steps):
     """The exported runs give the same page. Experiments of the same classes are left out."""
     file, train = tmp_path / f"{name}.jsonl", training.train
     monkeypatch.setattr(training, "train", lambda config: train({**config, "steps": 2}))
-    monkeypatch.setattr(timing, "_WARM", 2)
+    monkeypatch.setitem(timing._WARM_UP, "cpu", 2)
     monkeypatch.setattr(memory, "_STEPS", 2)
     page = runner(name, "--tiny", "--folder", tmp_path / "records", "--export", file).out
     page = page[page.index("# ") :]
@@ -74,15 +74,15 @@ def test_numbers_and_tables_are_written_between_their_marks():
 def test_a_kept_run_with_other_content_is_measured_again(tmp_path, runner):
     experiment, file = run.EXPERIMENTS["timing"], tmp_path / "timing.jsonl"
     measured = {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 2, "memory": [1, 1]}}
-    asked = kept.Asked(planted_records(experiment, lambda config: measured))
-    experiment.table(asked)
-    asked.write(file, experiment.metrics)
-    assert not list(experiment.missing_runs(kept.Lines(file)))
+    used = records.UsedRecords(planted_records(experiment, lambda config: measured))
+    experiment.table(used)
+    used.write(file, experiment.metrics)
+    assert not list(experiment.missing_runs(records.RecordsFile(file)))
     file.write_text(file.read_text().replace('"id": "', '"id": "0', 1))
-    assert len(list(experiment.missing_runs(kept.Lines(file)))) == 1
+    assert len(list(experiment.missing_runs(records.RecordsFile(file)))) == 1
     messages = runner("timing", "--report", "--folder", file).err
-    assert "1 runs, of optimizer, 1D, K = 16, 128 points" in messages
-    assert "1 kept runs" in messages
+    assert "1 runs are missing: optimizer, 1D, K = 16, 128 points" in messages
+    assert "1 records were not used" in messages
 
 
 MEASURED = sorted(path.stem for path in pages.RESULTS.glob("*.jsonl"))
@@ -91,15 +91,15 @@ MEASURED = sorted(path.stem for path in pages.RESULTS.glob("*.jsonl"))
 @pytest.mark.parametrize("name", MEASURED)
 def test_no_experiment_needs_a_training_again(name):
     """73 hours of records: each line belongs to a run, and says which release trained it."""
-    experiment, lines = run.EXPERIMENTS[name], kept.Lines(pages.RESULTS / f"{name}.jsonl")
+    experiment, lines = run.EXPERIMENTS[name], records.RecordsFile(pages.RESULTS / f"{name}.jsonl")
     assert not list(experiment.missing_runs(lines))
     assert not lines.refused
     assert all("release" in line for line in lines.lines)
     assert f"release {lines.releases}" in run.described(name)
-    asked = kept.Asked(lines)
-    list(experiment.missing_runs(asked))
-    experiment.table(asked)
-    assert len(asked._found) == len(lines.lines)
+    used = records.UsedRecords(lines)
+    list(experiment.missing_runs(used))
+    experiment.table(used)
+    assert len(used._used) == len(lines.lines)
 
 
 def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, monkeypatch, runner):
@@ -108,24 +108,17 @@ def test_records_of_an_older_release_are_reused_by_the_runner_only(tmp_path, mon
     measured = {"loss": 1.0, "metrics": {"ratios": [[1, 1, 1]] * 2, "memory": [1, 1]}}
     record = {**failed(""), "outcome": "complete", "error": None, **measured}
     record["versions"] = {**record["versions"], "neuralop-mup": "0.4.2"}
-    with Records(tmp_path).held() as records:
-        records.write(first, record)
-    asked = kept.Asked(Records(tmp_path))
-    assert asked.get(first)["loss"] == 1.0
-    asked.write(tmp_path / "timing.jsonl", ())
+    with Records(tmp_path).held() as folder:
+        folder.write(first, record)
+    used = records.UsedRecords(Records(tmp_path))
+    assert used.get(first)["loss"] == 1.0
+    used.write(tmp_path / "timing.jsonl", ())
     monkeypatch.setattr(outcome, "__version__", "9.9.0")
     (again, *_) = run.EXPERIMENTS["timing"].tiny().missing_runs(PlantedRecords())
     assert Records(tmp_path).get(again) is None
-    assert kept.Folder(tmp_path).get(again)["loss"] == 1.0
-    found = kept.Lines(tmp_path / "timing.jsonl").get(again)
+    assert records.RecordsFolder(tmp_path).get(again)["loss"] == 1.0
+    found = records.RecordsFile(tmp_path / "timing.jsonl").get(again)
     assert (found["loss"], found["release"]) == (1.0, "0.4")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_the_gpu_experiment_needs_a_gpu(runner, tmp_path):
-    with pytest.raises(SystemExit, match="CUDA"):
-        runner("gpu", "--folder", tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 # Measurements
@@ -133,7 +126,7 @@ def test_the_gpu_experiment_needs_a_gpu(runner, tmp_path):
 
 def test_a_run_in_time_measures_one_step_and_its_rollout(monkeypatch, two_steps):
     """The rollout is the plain loop. A run whose rollout diverges keeps its validation error."""
-    (first, *_) = run.EXPERIMENTS["rollout"].tiny().missing_runs(PlantedRecords())
+    first = run.EXPERIMENTS["losses"].tiny().run("korteweg-de-vries-in-time", "l2", 0)
     rollout_error, found = training.rollout_error, {}
 
     def diverged(model, data, steps):

@@ -1,4 +1,4 @@
-"""What optimizers are compared on: problems, each with the model and the training that all get."""
+"""Problems for comparisons of optimizers, each with a model and a training length."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from neuralop_mup.core.rebuild import MODES, WIDTH
 from problems.apebench import scenarios
 
 LAYERS = 4
-#: Scenarios on which all are tuned, two in 1D and two in 2D, chosen beforehand; on the others Adam and stock SOAP are.
-SOME = ("diff_burgers 1D", "diff_kdv 1D", "phy_gs_type 2D", "phy_decay_turb 2D")
-#: Scenarios of which the equation is linear, so that its solution operator is one multiplier a mode.
+#: APEBench scenarios with all optimizers tuned, selected in advance. On the others, Adam and SOAP are tuned.
+TUNED_SCENARIOS = ("diff_burgers 1D", "diff_kdv 1D", "phy_gs_type 2D", "phy_decay_turb 2D")
+#: APEBench scenarios with a linear equation. Their solution operator is a multiplier for each mode.
 LINEAR = (
     *("diff_disp 1D", "diff_hyp_diff 1D", "diff_adv 2D"),
     *(f"{name} 1D" for name in ("norm_lin", "norm_four", "phy_diff", "phy_adv_diff", "diff_diff", "diff_four")),
@@ -21,18 +21,30 @@ LINEAR = (
 
 
 @dataclass(frozen=True)
-class Field:
-    """A problem and the model and training that all get."""
+class Task:
+    """A problem with a model and a training length.
+
+    Attributes
+    ----------
+    config : mapping
+        Entries of a run about the problem: ``problem``, ``data`` and more.
+    modes : tuple of int
+    width : int
+    steps : int
+    batch : int
+    model : mapping
+        Further arguments of the model.
+    """
 
     config: Mapping[str, Any]
     modes: tuple[int, ...]
     width: int
     steps: int
     batch: int = 20
-    model: Mapping[str, Any] = field(default_factory=dict)  # its further arguments
+    model: Mapping[str, Any] = field(default_factory=dict)
 
     def run_config(self, steps: int) -> dict[str, Any]:
-        """Return what all runs share: the problem, the steps, the model, and its size at the reference."""
+        """Return the entries of all runs: the problem, the steps, the model, and its size at the reference."""
         size = {"n_layers": LAYERS, "n_modes": self.modes, **self.model}
         return {
             **self.config,
@@ -57,11 +69,11 @@ _SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
     "interface": ({"n_train": 200, "grid": 16}, (8, 8, 8), 12, 5),
 }
 SUITE = {
-    name: Field({"problem": name.partition(",")[0], "data": data}, modes, width, 1000, batch)
+    name: Task({"problem": name.partition(",")[0], "data": data}, modes, width, 1000, batch)
     for name, (data, modes, width, batch) in _SUITE.items()
 }
 _SCENARIOS = {
-    name: Field(
+    name: Task(
         {"problem": "apebench", "data": {"scenario": name}, "rollout": scenarios.ROLLOUT},
         {1: (22,), 2: (14, 14)}[scenarios.dimensions(name)],
         18,
@@ -69,7 +81,7 @@ _SCENARIOS = {
     )
     for name in scenarios.SCENARIOS
 }
-#: What a model has → further entries of its runs, and of its constructor. Ranks are shares of the dense kernels' numbers.
+#: Layout → further entries of a run, and further arguments of the model. Ranks are relative to the size of dense kernels.
 _LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Tucker": ({}, {"factorization": "tucker", "rank": 0.1}),
     "CP": ({}, {"factorization": "cp", "rank": 0.1}),
@@ -79,29 +91,29 @@ _LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "group norm": ({}, {"norm": "group_norm"}),
     "UNO": ({"net": "UNO"}, {}),
 }
-#: On two problems on which no default was chosen.
+#: Other kernels and models, on two held-out problems.
 LAYOUTS = {
-    f"{name}, {layout}": replace(on, config={**on.config, **entries}, model=model)
-    for name, on in ((name, SUITE[name]) for name in ("korteweg-de-vries", "gray-scott"))
+    f"{name}, {layout}": replace(SUITE[name], config={**SUITE[name].config, **entries}, model=model)
+    for name in ("korteweg-de-vries", "gray-scott")
     for layout, (entries, model) in _LAYOUTS.items()
 }
-RATES, FURTHER, MORE = (
+ROLLOUT_RATES, FURTHER, MORE_TRAJECTORIES = (
     {name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER, scenarios.MORE)
 )
-APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**RATES, **FURTHER, **MORE}}
-#: Scenarios with APEBench's own loss: those on which states decay, and the first of the others.
+APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**ROLLOUT_RATES, **FURTHER, **MORE_TRAJECTORIES}}
+#: Scenarios with APEBench's own loss: three whose states decay, and one other.
 OWN_LOSS = {
     name: replace(own, steps=2500, config={**own.config, "data": {"scenario": name, "part": "report"}, "loss": "mse"})
     for name, own in _SCENARIOS.items()
     if name in ("diff_burgers 1D", "norm_four 1D", "phy_diff 1D", "phy_adv_diff 1D")
 }
-#: Problems on which the law was not chosen, by their numbers of steps.
+#: Held-out problems with different numbers of steps.
 LENGTHS = {
     f"{name}, {steps} steps": replace(SUITE[name], steps=steps)
     for steps in (250, 500, 1000)
     for name in ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino", "burgers-pino", "interface")
 }
-#: Problems by their numbers of samples, or of trajectories of 20 states. On the first two, remedies were chosen.
+#: Problems with different numbers of samples, or of trajectories with 20 states. Remedies were chosen on the first two.
 FEW_SAMPLES = {
     **{
         f"{name}, {samples} samples": replace(
@@ -111,7 +123,7 @@ FEW_SAMPLES = {
         for samples in (25, 100, 400)
     },
     **{
-        f"{name}, {trajectories} trajectories": Field(
+        f"{name}, {trajectories} trajectories": Task(
             {"problem": name, "data": {"n_train": trajectories, "every": 3, **data}, "loss": "floored-l2"},
             modes,
             width,

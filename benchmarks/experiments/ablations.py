@@ -1,0 +1,210 @@
+"""Change one setting at a time, and compare the error with that of the default on several problems with the same seeds.
+
+The experiments ``choices``, ``elsewhere``, ``decay`` and ``reference`` back the defaults of MuSOAP and of ``parametrize``.
+We wrote down these hypotheses before measuring:
+
+* ``reference``: no base size is more than a few percent better on all problems, and bases that differ by a factor of 4 lead
+  to similar errors.
+* ``decay``: the best weight decay is that at which 1 / (lr · weight_decay), the memory of a weight, is the same number of
+  epochs everywhere (arXiv:2405.13698). A quarter of the samples then needs four times the weight decay.
+* ``elsewhere``: updating the bases at every step gains 5 %. Neither the depth factor nor a fixed ``adamw_lr`` loses 3 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+
+from experiments.comparison import Comparison
+from experiments.experiment import Experiment
+from experiments.law import Law
+from experiments.law_settings import CENTRE, PROBLEMS, Setting
+from experiments.pages import NAMES, dotted, table
+from experiments.records import loss_of, missing
+from experiments.tasks import SUITE
+from experiments.training import STAGES, remembered, run_of
+from neuralop_mup.core.rebuild import MODES, WIDTH
+from neuralop_mup.lab.records import Run
+from neuralop_mup.optim.musoap.optimizer import default_lr
+
+Config = dict[str, Any]
+Change = Callable[[Config], Config]
+
+
+def changed(**settings: Any) -> Change:
+    """Return a function that changes settings of a run."""
+    return lambda config: {**config, **settings}
+
+
+def _soap(**arguments: Any) -> Change:
+    """Return a function that changes arguments of MuSOAP."""
+    return lambda config: {**config, "soap": {**config.get("soap", {}), **arguments}}
+
+
+def _base(width: int, modes: int | None = None) -> Change:
+    """Return a function that changes the base, by default to the modes of the model, and removes weight decay."""
+
+    def change(config: Config) -> Config:
+        model_modes = config["model"]["n_modes"]
+        base = {**config["base"], "hidden_channels": width, "n_modes": (modes,) * len(model_modes) if modes else model_modes}
+        return {**config, "base": base, "weight_decay": 0.0}
+
+    return change
+
+
+#: Variant → change of a run. The first variant of each experiment is the default.
+BASES: dict[str, Change] = {
+    "the reference": changed(weight_decay=0.0),
+    **{f"width {width}": _base(width) for width in (8, 128)},
+    **{f"n_modes {modes}": _base(WIDTH, modes) for modes in (4, 32)},
+}
+DECAYS: dict[str, Change] = {
+    "0": changed(),
+    **{f"{decay:g}": changed(weight_decay=decay) for decay in (0.003, 0.01, 0.0125, 0.05, 0.2)},
+}
+CHOICES: dict[str, Change] = {
+    "the defaults": changed(),
+    "no weight decay": changed(weight_decay=0.0),
+    "neuralop's own start": changed(kernel_init="default"),
+    "every mode at every step": _soap(period=1),
+    "every fourth mode": _soap(period=4),
+    "sizes by squares": _soap(size="rms"),
+    "no look ahead": _soap(nesterov=False),
+    "momentum 0.9": _soap(momentum=0.9),
+    "beta2 0.99": _soap(beta2=0.99),
+    "basis_beta 0.99": _soap(basis_beta=0.99),
+    "bases renewed every step": _soap(refresh=1),
+    "aux_lr 0.002": changed(aux_lr=0.002),
+    "aux_lr 0.008": changed(aux_lr=0.008),
+}
+#: The choices that are also measured on held-out problems.
+HELD_OUT_CHOICES: dict[str, Change] = {
+    "the defaults": changed(),
+    "bases renewed every step": _soap(refresh=1),
+    "no depth factor": _soap(base_depth=None),
+    "aux_lr as the kernels' rate": lambda config: {**config, "aux_lr": 0.004 * config["lr"] / default_lr(1000)},
+}
+# The package no longer has these settings. Their records are kept.
+_REMOVED = {"sizes by squares", "no look ahead", "basis_beta 0.99"}
+
+
+def held_out_configs() -> dict[str, Config]:
+    """Return runs on four held-out problems: deep models with few steps, and shallow models with many steps.
+
+    Without the depth factor, the learning rate is higher for the first and lower for the second. So a formula whose rates
+    are generally too low or too high does not decide.
+    """
+    names = ("navier-stokes", "darcy-pino", "burgers-pino", "interface")
+    tasks = {
+        f"{NAMES[name]}, {steps} steps, {depth} layers": replace(SUITE[name], steps=steps, model={"n_layers": depth})
+        for (steps, depth), name in product(((250, 8), (2000, 2)), names)
+    }
+    comparison = Comparison("", tasks)
+    return {name: dict(comparison.run(name, "MuSOAP", default_lr(own.steps), 0).config) for name, own in tasks.items()}
+
+
+def reference_configs(steps: int = 600) -> dict[str, Config]:
+    """Return runs on five problems, with models of 48 channels in 1D and 24 in 2D."""
+    found = {}
+    for name in ("burgers", "darcy", "allen-cahn", "korteweg-de-vries", "gray-scott"):
+        own = PROBLEMS[name]
+        axes = len(own["modes"])
+        found[name] = {
+            "problem": name,
+            "data": {"n_train": own["samples"], "grid": own["grid"]},
+            "steps": steps,
+            "batch_size": CENTRE["batch"],
+            "model": {"n_layers": CENTRE["depth"], "n_modes": own["modes"], "hidden_channels": {1: 48, 2: 24}[axes]},
+            "base": {"n_layers": CENTRE["depth"], "n_modes": (MODES,) * axes, "hidden_channels": WIDTH},
+            "optimizer": "soap",
+            "lr": 0.03,
+            "kernel_init": "small",
+        }
+    return found
+
+
+def decay_configs() -> dict[str, Config]:
+    """Return runs on three problems at the formula's rate: as in ``law``, with a quarter of the steps or of the samples."""
+    law = Law()
+    settings = [
+        Setting.of(problem, **{k: v if k == "steps" else int(v * PROBLEMS[problem][k]) for k, v in changes.items()})
+        for changes in ({}, {"steps": 250}, {"samples": 0.25})
+        for problem in ("burgers", "darcy", "korteweg-de-vries")
+    ]
+    return {f"{own.problem}, {own}": dict(law.run(own, law.nearest_to_formula(own)).config) for own in settings}
+
+
+@dataclass(frozen=True)
+class Ablation(Experiment):
+    """Compare variants of a run with the default.
+
+    Attributes
+    ----------
+    about : str
+    configs : mapping of str to dict
+        Problem → configuration of a run without its seed.
+    variants : mapping of str to callable
+        Variant → function that changes a configuration; the default first.
+    seeds : tuple of int
+    """
+
+    about: str
+    configs: Mapping[str, Config]
+    variants: Mapping[str, Change]
+    seeds: tuple[int, ...] = (0, 1)
+
+    notes = "Validation errors relative to the first row, as geometric means over seeds and problems."
+
+    def tiny(self) -> Ablation:
+        """Return two variants of a small model on the first problem."""
+        name, config = next(iter(self.configs.items()))
+        small = {
+            **config,
+            "data": {**config["data"], "n_train": 40, "n_val": 20, "n_test": 20},
+            "steps": STAGES,
+            "lr": default_lr(STAGES),
+            "model": {**config["model"], "hidden_channels": 8},
+        }
+        return replace(self, configs={name: small}, variants=dict(list(self.variants.items())[:2]), seeds=(0,))
+
+    @remembered
+    def run(self, name: str, variant: str, seed: int) -> Run:
+        """Return a run of a variant on a problem."""
+        config = {**self.variants[variant](dict(self.configs[name])), "seed": seed}
+        return run_of(config, size=f"{name}: {variant}", params={"lr": config["lr"]}, seed=seed)
+
+    def missing_runs(self, records: Any) -> Iterator[Run]:
+        """Return the missing runs, problem by problem."""
+        variants = [variant for variant in self.variants if variant not in _REMOVED]
+        return missing(records, (self.run(name, v, seed) for name in self.configs for seed in self.seeds for v in variants))
+
+    def ratios(self, records: Any) -> np.ndarray:
+        """Return errors relative to the default: a row for each variant and a column for each problem.
+
+        Ratios are geometric means over the seeds. They are NaN if a run is missing, and infinite if a training failed.
+        """
+        losses = [
+            [[loss_of(records.get(self.run(name, variant, seed))) for seed in self.seeds] for name in self.configs]
+            for variant in self.variants
+        ]
+        means = np.log(np.array(losses, dtype=float)).mean(2)
+        return np.exp(means - means[0])
+
+    def numbers(self, records: Any) -> dict[str, str]:
+        """Return the table, and the mean and range of each variant over all problems."""
+        rows, found = [], {}
+        for variant, ratios in zip(self.variants, self.ratios(records), strict=True):
+            done = ratios[~np.isnan(ratios)]
+            mean = f"{geometric_mean(done):.3f} ({len(done)})" if len(done) else "–"
+            rows.append([variant, mean, *("–" if math.isnan(ratio) else f"{ratio:.3f}" for ratio in ratios)])
+            if len(done) == len(ratios):
+                values = {"": geometric_mean(done), ".least": min(done), ".most": max(done)}
+                found |= {f"{dotted(variant)}{end}": f"{value:.2f}" for end, value in values.items()}
+        heads = ["", "all (number of problems)", *(NAMES.get(name, name) for name in self.configs)]
+        return {**found, "ratios": "\n".join(table(heads, rows))}
