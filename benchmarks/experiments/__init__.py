@@ -16,7 +16,7 @@ from experiments.ablations import (
     reference_configs,
 )
 from experiments.against_tuned import AgainstTuned
-from experiments.comparison import BASELINES, TUNED, VARIANTS, Comparison
+from experiments.comparison import BASELINES, CONTENDERS, TUNED, VARIANTS, Comparison
 from experiments.fine_tuning import FineTuning
 from experiments.law import Law
 from experiments.law_settings import CHOSEN_ON, PROBLEMS
@@ -29,6 +29,7 @@ from experiments.published_code import PublishedCode
 from experiments.tasks import (
     APEBENCH,
     FEW_SAMPLES,
+    FEWEST_SAMPLES,
     FURTHER,
     LAYOUTS,
     LENGTHS,
@@ -58,6 +59,15 @@ EXPERIMENTS: dict[str, Any] = {
         "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), seeds=(0,), others=PEERS
     ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
+    "few-samples-decay": AgainstTuned(
+        "whether a larger weight decay helps MuSOAP with the fewest samples",
+        FEWEST_SAMPLES,
+        seeds=(0,),
+        others={
+            f"MuSOAP, decay {decay:g}": {**CONTENDERS["MuSOAP"].settings, "weight_decay": decay}
+            for decay in (0.03, 0.1, 0.3)
+        },
+    ),
     "apebench-loss": AgainstTuned(
         "untuned MuSOAP beside tuned Adam on scenarios of APEBench, all with its squared error",
         OWN_LOSS,

@@ -136,3 +136,4 @@ FEW_SAMPLES = {
         for trajectories in (5, 15, 50)
     },
 }
+FEWEST_SAMPLES = {name: own for name, own in FEW_SAMPLES.items() if own.config["data"]["n_train"] in (5, 25)}
