@@ -70,7 +70,7 @@ def draw(results: Mapping[str, Mapping[str, Any]], names: Mapping[str, str], pat
     axes.grid(color=style.FAINT, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.set_xlabel(f"error over that of {relative_to}", fontsize=_LETTERS)
-    figure.legend(handles=handles, fontsize=_LETTERS, frameon=False, loc="outside upper right", ncols=2)
+    figure.legend(handles=handles[1:] + handles[:1], fontsize=_LETTERS, frameon=False, loc="outside upper right", ncols=2)
     style.bare(axes)
     style.save(figure, path)
 
