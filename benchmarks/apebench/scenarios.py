@@ -26,9 +26,6 @@ _FURTHER = {
     2: ("norm_four", "phy_gs", "phy_nonlin", "phy_mix_disp"),
 }
 FURTHER = tuple(f"{name} {axes}D" for axes, names in _FURTHER.items() for name in names)
-#: The scenarios on which MuSOAP is worse than AdamW, with four times the training trajectories. The first ones are the same.
-_WORSE = ("norm_four 1D", "phy_diff 1D", "phy_adv_diff 1D", "phy_ks_cons 1D", "phy_nonlin 2D")
-MORE = {f"{name}, 200 trajectories": name for name in _WORSE}
 #: Scenarios on which we only searched the learning rate for rollouts.
 CHOSEN_ON = ("diff_adv_diff 1D", "diff_ks_cons 1D", "diff_kdv 2D", "diff_fisher 2D")
 #: Name → APEBench's name, and its arguments.
@@ -40,7 +37,6 @@ SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
     }.items()
     for name in names
 }
-SCENARIOS |= {name: (SCENARIOS[own][0], {**SCENARIOS[own][1], "num_train_samples": 200}) for name, own in MORE.items()}
 #: Number of steps of a rollout.
 ROLLOUT = 100
 
@@ -50,7 +46,7 @@ def steps(name: str) -> int:
 
     It is APEBench's default in 1D and on the further scenarios in 2D.
     """
-    return 10_000 if dimensions(name) == 1 or name in {*FURTHER, *MORE} else 2_000
+    return 10_000 if dimensions(name) == 1 or name in FURTHER else 2_000
 
 
 def dimensions(name: str) -> int:

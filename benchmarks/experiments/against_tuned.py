@@ -247,7 +247,7 @@ class AgainstTuned:
         return said
 
     def draw(self, records: Any, path: Path) -> None:
-        """Draw errors over the time of training or, if MuSOAP had the whole number of steps alone, over the samples."""
+        """Draw errors over the time of training or, without parts of the steps, over the number of samples if it varies."""
         done = {name: self.tuned(records, name)[0] for name in self.ratios(records).get("MuSOAP", {})}
         if len(self.shares) > 1:
             times = {}
@@ -259,11 +259,12 @@ class AgainstTuned:
             return
         curves: dict[str, dict[str, dict[int, list[float]]]] = {}
         for name, adam in done.items():
-            problem, samples = self.tasks[name].config["problem"], self.tasks[name].config["data"]["n_train"]
+            problem, samples = self.tasks[name].config["problem"], self.tasks[name].config["data"].get("n_train")
             lines = curves.setdefault(problem, {"MuSOAP, untuned": {}, "Adam or AdamW, tuned": {}})
             for label, settings in zip(lines, (None, adam), strict=True):
                 lines[label][samples] = self.errors(records, name, settings)
-        samples_figure.draw(curves, path)
+        if any(len(points) > 1 for lines in curves.values() for points in lines.values()):
+            samples_figure.draw(curves, path)
 
     def table(self, records: Any) -> str:
         """Return the page."""

@@ -97,10 +97,8 @@ LAYOUTS = {
     for name in ("korteweg-de-vries", "gray-scott")
     for layout, (entries, model) in _LAYOUTS.items()
 }
-ROLLOUT_RATES, FURTHER, MORE_TRAJECTORIES = (
-    {name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER, scenarios.MORE)
-)
-APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**ROLLOUT_RATES, **FURTHER, **MORE_TRAJECTORIES}}
+ROLLOUT_RATES, FURTHER = ({name: _SCENARIOS[name] for name in names} for names in (scenarios.CHOSEN_ON, scenarios.FURTHER))
+APEBENCH = {name: own for name, own in _SCENARIOS.items() if name not in {**ROLLOUT_RATES, **FURTHER}}
 #: Scenarios with APEBench's own loss: three whose states decay, and one other.
 OWN_LOSS = {
     name: replace(own, steps=2500, config={**own.config, "data": {"scenario": name, "part": "report"}, "loss": "mse"})

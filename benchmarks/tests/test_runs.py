@@ -31,7 +31,9 @@ def two_steps(monkeypatch):
     monkeypatch.setattr(training, "STAGES", 2)
 
 
-@pytest.mark.parametrize("name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses"])
+@pytest.mark.parametrize(
+    "name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time"]
+)
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two_steps):
     """The exported runs give the same page. Experiments of the same classes are left out."""
     file, train = tmp_path / f"{name}.jsonl", training.train
