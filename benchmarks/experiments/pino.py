@@ -35,6 +35,16 @@ PROBLEMS = {
         10,
     ),
 }
+#: A problem on which the weight of 0.1 was not chosen. Its coarse grid resolves the equation poorly.
+HELD_OUT = {
+    "navier-stokes": Task(
+        {"problem": "navier-stokes", "data": {"grid": 16, "time_points": 16, "data_weight": 1.0, "initial_weight": 1.0}},
+        (8, 8, 8),
+        12,
+        400,
+        5,
+    )
+}
 
 
 @dataclass(frozen=True)
