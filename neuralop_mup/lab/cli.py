@@ -56,7 +56,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
     hints = {option: getattr(a, "_typehint", None) for a in parser(command)._actions for option in a.option_strings}
     full, option = [command], ""
     for word, following in zip(words, [*words[1:], "--"], strict=False):
-        name, equals, text = word.partition("=") if word.startswith("--") else (option, "", word)
+        name, equals, text = map(str.strip, word.partition("=")) if word.startswith("--") else (option, "", word.strip())
         if name.strip("-") and (known := name.partition(".")[0]) not in hints:
             options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
             raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")

@@ -337,11 +337,11 @@ def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert ``{"lr_mult": {"spectral": …}}``, the form that jsonargparse returns, to ``{"lr_mult.spectral": …}``."""
+    """Convert ``{"lr_mult": {"spectral": …}}``, as jsonargparse returns it, to ``{"lr_mult.spectral": …}``, with lists."""
     flat = {}
     for name, values in space.items():
         flat |= {f"{name}.{role}": v for role, v in values.items()} if isinstance(values, Mapping) else {name: values}
-    return flat
+    return {name: values if isinstance(values, (list, tuple)) else [values] for name, values in flat.items()}
 
 
 COMMANDS: dict[str, Callable[..., int]] = {

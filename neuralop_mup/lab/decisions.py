@@ -79,8 +79,7 @@ class Decided:
             "seeds": study.seeds,
             "loss": study.train.loss,
             **({"score": study.train.score.name} if study.train.score else {}),
-            **study.fixed,
-            "optimizer": CLASS_NAMES.get(study.fixed["optimizer"], study.fixed["optimizer"]),
+            **{name: CLASS_NAMES.get(value, value) if name == "optimizer" else value for name, value in study.fixed.items()},
             **{f"under {rule}": more for rule, more in study.settings_by_rule.items() if more},
         }
 

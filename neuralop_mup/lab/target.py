@@ -101,7 +101,8 @@ class Tuned:
         -------
         torch.Tensor or numpy.ndarray, shape ``(n, channels, *grid)``
             The prediction, of the same type and on the same device as ``x``, in the precision of the model. It has no
-            channel axis if ``x`` has none, and is NaN where ``x`` is. The training mode of the model does not change.
+            channel axis if ``x`` has none. The training mode of the model does not change. Where targets were NaN in
+            training, such as over land, the prediction has no meaning.
 
         Raises
         ------
@@ -124,13 +125,13 @@ class Tuned:
         check_count("batch_size", batch_size, "samples")
         fields = as_tensor("x", x)
         shape = self._provenance["x_shape"]  # None if there is no grid; the user's processor then validates x
-        masked = self._provenance.get("masked", False)
-        if masked:  # the last channel of the model's input is the mask
+        fill = self._provenance.get("fill")
+        if fill is not None:  # the last channel of the model's input is the mask
             shape = [shape[0] - 1, *shape[1:]]
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
         unknown = (~torch.isfinite(fields)).nonzero()
-        fills = masked or not is_known(self.processor)  # a user-defined processor may fill such values
+        fills = fill is not None or not is_known(self.processor)  # a user-defined processor may fill such values
         if fields.ndim and len(unknown) and not fills:
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
@@ -139,9 +140,7 @@ class Tuned:
                 "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
                 "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
-        known = torch.isfinite(fields).all(1, keepdim=True)
-        if masked:
-            fields = with_mask(fields, self.processor.in_normalizer.mean)
+        fields = fields if fill is None else with_mask(fields, torch.tensor(fill))
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
@@ -150,7 +149,6 @@ class Tuned:
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:
             module.training = training
-        out = torch.where(known, out, torch.nan) if masked else out
         out = out[:, 0] if adds_channel and out.shape[1] == 1 else out
         return out if isinstance(x, torch.Tensor) else out.numpy()
 

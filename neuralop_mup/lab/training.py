@@ -309,7 +309,8 @@ class Training:
             "init_mult": {"kernel": 1.0, **s.init_mult},
             "processor": None if self.processor is None else type(self.processor).__qualname__,
             "x_shape": self.x_shape,
-            "masked": getattr(self.data, "masked", False),
+            # What NaN in x was filled with, or None.
+            "fill": self.data.normalizers[0].mean.tolist() if getattr(self.data, "masked", False) else None,
             "split": self.split(),
         }
 

@@ -443,7 +443,7 @@ def _report(decided: Decided, function: str, results: Results) -> tuple[Tuned, A
     page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = tuned.predict(x)"
     found = Accuracy()
     if training.x_shape is not None:
-        model = tuned.model.to(available_device(study.fixed["device"]))
+        model = tuned.model.to(available_device(study.fixed.get("device", "auto")))
         with writing(results.folder):
             figure = results.folder / "samples.png"
             found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, figure)

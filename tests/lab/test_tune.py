@@ -82,6 +82,12 @@ def test_a_best_value_at_the_edge_of_the_grid_is_printed(tmp_path, capsys):
     assert "Extend the grid upwards." in capsys.readouterr().out
 
 
+def test_settings_of_the_run_can_be_searched(tmp_path):
+    space = {"lr": [0.01], "optimizer": ["adam", "sgd"], "device": ["cpu"]}
+    tuned = quick_tune(tmp_path / "s", (fields(32), fields(8, 1)), space=space)
+    assert tuned.params["optimizer"] in space["optimizer"] and tuned.report.exists()
+
+
 def datasets():
     """Training and validation samples as neuralop has them: each is a dict."""
     return [Subset([{"x": x, "y": y} for x, y in zip(*fields(n, i), strict=True)], range(n)) for i, n in enumerate((32, 8))]

@@ -52,12 +52,15 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
 
 def _check_increasing(data: Dataset) -> None:
     """Raise MupError if times decrease, since a model would then predict earlier frames from later ones."""
-    times = data[TIME].values.astype(float) if TIME in data.coords else np.empty(0)
-    falling = np.flatnonzero(np.diff(times) < 0)
+    if TIME not in data.coords:
+        return
+    if data[TIME].isnull().any():
+        raise MupError(f"{data.attrs['file']} has times that are NaN. Remove these frames, or correct their times.")
+    falling = np.flatnonzero(np.diff(data[TIME].values.astype(float)) < 0)
     if len(falling):
-        one, other = times[falling[0] : falling[0] + 2]
+        one, other = data[TIME].values[falling[0] : falling[0] + 2]
         raise MupError(
-            f"{data.attrs['file']} has times that decrease, for example from {one:.6g} to {other:.6g}, so a model would "
+            f"{data.attrs['file']} has times that decrease, for example from {one} to {other}, so a model would "
             "predict earlier frames from later ones. Sort the data by time, for example with "
             f"xarray.open_dataset(file).sortby({TIME!r}) or np.flip(u, axis), or pass {option(uneven='ignore')} to use the "
             "stored order."

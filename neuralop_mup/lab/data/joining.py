@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from neuralop_mup.lab.data.files import role_of
 from neuralop_mup.lab.data.readers import read_file
 from neuralop_mup.lab.data.roles import option
 
-_UNEVEN = 1.1  # ratio of two intervals above which a file is missing, since times in file names are rounded
+_UNEVEN = 1.5  # ratio to the usual interval above which a file is missing, since times in file names are rounded
+_DATES = 190_000  # numbers from here on may be dates such as 202001 or 20200131, which are not numbered evenly
 
 
 def read_files(files: Sequence[str], join: str = "sample", pair: bool = True, uneven: str = "error") -> list[Dataset]:
@@ -86,7 +88,7 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
         for part in parts
         for place, step in enumerate(_steps_of(path, part))
     ]
-    texts = [re.findall(r"\d+(?:\.\d+)?(?:e[-+]\d+)?", path.stem) for path, *_ in steps]
+    texts = [re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]\d+)?", path.stem) for path, *_ in steps]
     times = _times_of([step for *_, step in steps])
     keys: Sequence[Any] = times or [(*map(float, own), step[1]) for own, step in zip(texts, steps, strict=True)]
     order = sorted(range(len(steps)), key=keys.__getitem__)
@@ -100,17 +102,8 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
             "Store the time of each step in its file, or number the file names (for example u_0007). Move unrelated files "
             f"out of {folder}, or omit join='time'."
         )
-    files = [(steps[a][0], steps[b][0], keys[a], keys[b]) for a, b in pairwise(order) if steps[a][0] != steps[b][0]]
-    # Only the last number is compared, so that months and days may have different lengths in names such as 2020-01-31.
-    gaps = {(one, other): b[-2] - a[-2] for one, other, a, b in files if not times and a[:-2] == b[:-2]}
-    least = min(gaps.values(), default=0.0)
-    if uneven == "error" and max(gaps.values(), default=0.0) > _UNEVEN * least:
-        one, other = max(gaps, key=gaps.__getitem__)
-        raise MupError(
-            f"{other} follows {one}, but other files in {folder} are numbered at intervals of {least:g}, and an "
-            "FNO assumes equal time steps. Add the missing files, or store the time of each step in its file. If the steps "
-            f"are equal, pass {option(uneven='ignore')}."
-        )
+    if uneven == "error" and not times:
+        _check_numbers({steps[place][0]: texts[place] for place in order})
     (first_path, _, first), *_ = ordered = [steps[place] for place in order]
     fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]
     shapes = [{key: step[key].shape for key in fields if key in step} for *_, step in ordered]
@@ -124,6 +117,30 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
     at = {TIME: (TIME, [times[place] for place in order])} if times else {}
     linked = linked_files([step for *_, step in steps])
     return Dataset({**made, **at}, attrs={"file": str(folder), "linked": linked})
+
+
+def _check_numbers(numbers: Mapping[Path, Sequence[str]]) -> None:
+    """Raise MupError if the numbers in the names of files, in the order of the time steps, have a gap.
+
+    Only the last number that differs is compared, and only between files that agree in the others.
+    """
+    paths, columns = list(numbers), [column for column in zip(*numbers.values(), strict=True) if len(set(column)) > 1]
+    if not columns or max(map(float, columns[-1])) >= _DATES:
+        return
+    gaps = {}
+    for place, (one, other) in enumerate(pairwise(columns[-1])):
+        if all(column[place] == column[place + 1] for column in columns[:-1]):
+            gaps[paths[place], paths[place + 1]] = float(other) - float(one)
+    usual = median_low(gaps.values()) if gaps else 0.0
+    is_clock = all(len(text) == 4 and text.isdigit() and int(text) % 100 < 60 for text in columns[-1])
+    for (one, other), gap in gaps.items():
+        is_hour = is_clock and (gap - usual) % 40 == 0  # from 0845 to 0900
+        if not (usual / _UNEVEN <= gap <= _UNEVEN * usual or is_hour):
+            raise MupError(
+                f"{other} follows {one} after an interval of {gap:g} in their numbers. The usual interval is {usual:g}, and "
+                "an FNO assumes equal time steps. Add the missing files, or store the time of each step in its file. If the "
+                f"steps are equal, pass {option(uneven='ignore')}."
+            )
 
 
 def linked_files(parts: Sequence[Dataset]) -> list[str]:

@@ -42,7 +42,8 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
         raw = {split: [dataset_of(part, own.title if split == "all" else split)] for split, part in own.arrays.items()}
     else:
         pair = {own.x, own.y} <= {None, "x", "y"}
-        raw = {split: read_files(files, own.join, pair, own.uneven) for split, files in own.files.items()}
+        uneven = "ignore" if own.time_step == "last" else own.uneven  # from the first frame to the last, at any interval
+        raw = {split: read_files(files, own.join, pair, uneven) for split, files in own.files.items()}
         own.watch(linked_files([data for group in raw.values() for data in group]))
     is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
@@ -241,10 +242,11 @@ def _in_steps(own: "OwnData", group: Sequence[Dataset]) -> list[Dataset]:
     made = [data.isel(time=slice(None, None, _step_of(own, data.sizes[TIME]))) for data in group]
     long_enough = [data for data in made if data.sizes[TIME] >= own.history + own.rollout]
     if not long_enough:
+        one_each = f" If each file is one time step, pass {option(join='time')}."
         raise MupError(
             f"A trajectory, or a piece of one, in {group[0].attrs['file']} has {group[0].sizes[TIME]} frames, which is too "
             f"few for time_step = {own.time_step or 1}, history = {own.history} and rollout = {own.rollout}. Use smaller "
-            f"values. If each file is one time step, pass {option(join='time')}."
+            f"values.{'' if own.join == 'time' else one_each}"
         )
     return long_enough
 

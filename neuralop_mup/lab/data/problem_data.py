@@ -442,6 +442,8 @@ def normalizer_of(values: Any, name: str = "") -> Any:
             wide = torch.where(known, wide - shift, 0)
             count, total, squares = count + known.sum(1), total + wide.sum(1), squares + wide.abs().square().sum(1)
             most.append(wide.abs().amax(1))
+    if not count.all():
+        raise MupError(f"Channel {int(count.argmin())} of {name or 'the data'} is NaN at every point. Remove the channel.")
     mean = shift[:, 0] + total / count
     std = ((squares - (total / count).abs().square() * count) / (count - 1).clamp_min(1)).clamp_min(0).sqrt()
     # A rounding changes a value by up to eps / 2 of its size, so a constant that was computed in several steps varies by a
@@ -449,7 +451,8 @@ def normalizer_of(values: Any, name: str = "") -> Any:
     constant = torch.stack(most).amax(0) <= 8 * torch.finfo(part.dtype).eps * mean.abs()
     for channel in constant.nonzero().flatten().tolist() if name else ():
         warnings.warn(
-            f"Channel {channel} of {name} is {mean[channel].item():.6g} everywhere and is normalized to zero.", stacklevel=3
+            f"Channel {channel} of {name} equals {mean[channel].item():.6g} up to rounding and is normalized to zero.",
+            stacklevel=3,
         )
     std = torch.where(constant, 0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))

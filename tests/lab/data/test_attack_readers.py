@@ -1,5 +1,6 @@
 """Files that were once read wrongly without an error: each test is a fault of that kind."""
 
+import datetime
 from pathlib import Path
 
 import h5py
@@ -101,11 +102,11 @@ def test_steps_are_sorted_by_decimal_numbers_in_their_names():
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ([f"u_{step}" for step in range(40) if step != 7], "u_8.npy u_6.npy intervalsof1"),
+        ([f"u_{step}" for step in range(40) if step != 7], "u_8.npy u_6.npy intervalis1"),
         ([f"u_{step}" for step in (0, 1, 5)], "u_5.npy u_1.npy"),
         (
             [f"run3_{100 * step:05}" for step in range(20) if step not in (7, 8)],
-            "run3_00900.npy run3_00600.npy intervalsof100",
+            "run3_00900.npy run3_00600.npy intervalis100",
         ),
     ],
 )
@@ -117,6 +118,33 @@ def test_gaps_in_the_numbers_of_steps_are_refused(names, words):
     with refused("{'uneven':'ignore'}"):
         load("steps", join="time", time_step=1)
     assert len(read_files(files_of("steps"), "time", uneven="ignore")[0]["data"]) == len(names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"u_{date:%Y%m%d}" for date in map(datetime.date.fromordinal, range(737_440, 737_480))],
+        [f"u_{hour:02}{minute:02}" for hour in range(3) for minute in (0, 15, 30, 45)],
+        [f"u_t{step / 30:.2f}" for step in range(40)],
+        [f"u_{step:04}_64x64" for step in range(12)],
+    ],
+)
+def test_dates_clock_times_and_rounded_times_have_no_gaps(names):
+    save_steps(names)
+    assert np.array_equal(joined()["data"][:, 0], np.arange(len(names)))
+
+
+def test_a_gap_is_found_although_another_number_ends_the_name():
+    save_steps([f"u_{step}_64x64" for step in range(12) if step != 7])
+    with refused("u_6_64x64.npy u_8_64x64.npy"):
+        joined()
+
+
+def test_steps_from_the_first_frame_to_the_last_need_not_be_even():
+    for run in range(12):
+        save_steps([f"v_{step}" for step in (1, 10, 100)], f"run{run}")
+    x, _ = load([f"run{run}" for run in range(12)], join="time", time_step="last", dims="time x").train
+    assert x.shape[1:] == (1, 8)
 
 
 @pytest.mark.parametrize("form", ["u_2020-{m:02}-{d:02}", "part{m}_{d}"])

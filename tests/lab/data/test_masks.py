@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from neuralop.data.transforms.data_processors import DefaultDataProcessor
+from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from neuralop.models import FNO
 
 import neuralop_mup as nm
@@ -72,12 +74,24 @@ def test_training_with_a_mask(sea):
     assert "mask" in trained.report.read_text()
     x = U[18:, :-1].reshape(-1, 1, 8, 10).astype("f4")
     prediction = nm.load_tuned("r", build).predict(x)[:, 0]
-    assert np.array_equal(np.isnan(prediction), np.broadcast_to(LAND, prediction.shape))
-    assert np.array_equal(trained.predict(x[:, 0]), prediction, equal_nan=True)
+    assert np.array_equal(trained.predict(x[:, 0]), prediction) and np.isfinite(prediction).all()
     far = prediction[:, ~LAND] - U[18:, 1:].reshape(-1, 8, 10)[:, ~LAND]
     errors = np.linalg.norm(far, axis=1) / np.linalg.norm(U[18:, 1:].reshape(-1, 8, 10)[:, ~LAND], axis=1)
     assert trained.results.records[0]["metrics"]["test_loss"] == pytest.approx(errors.mean(), rel=1e-4)
     assert f"{np.median(errors):.3g}" in trained.report.read_text()
+
+
+def test_predict_fills_nan_as_training_did_with_a_processor_of_the_user(sea):
+    """The mean of this processor is zero, but training fills NaN with the mean of the data."""
+    normalizer = UnitGaussianNormalizer(mean=torch.zeros(1, 2, 1, 1), std=torch.ones(1, 2, 1, 1))
+    options = {"target": {"hidden_channels": 4, "n_modes": (4, 4)}, "epochs": 1, "folder": "r", "progress": False}
+    processor = DefaultDataProcessor(normalizer, None)
+    trained = nm.train(build, sea, read={**READ, "nan": "mask"}, processor=processor, **options)
+    x = torch.from_numpy(U[18:, 0, None].astype("f4"))
+    filled = torch.where(torch.isfinite(x), x, np.nanmean(U[:16, :-1]).astype("f4"))
+    with torch.no_grad():
+        expected = trained.model(torch.cat([filled, torch.isfinite(x).float()], 1))
+    assert torch.allclose(trained.predict(x), expected, atol=1e-5)
 
 
 def test_a_score_of_rollouts_requires_fields_without_nan(sea):

@@ -384,7 +384,7 @@ def test_a_constant_channel_is_measured_by_itself(constant, steps):
     """The error of a channel of 1e-4 counted ten thousand times, and that of one that varies by a rounding even more."""
     y = np.stack([Y, np.full_like(Y, constant)], axis=1)
     y[::3, 1] += np.float32(constant) * np.float32(steps * 2.0**-23)
-    with pytest.warns(UserWarning, match="everywhere"):
+    with pytest.warns(UserWarning, match="up to rounding"):
         output = load((X, y), dims={"x": "sample x", "y": "sample channel x"}).processor().out_normalizer
     y = torch.tensor(y, requires_grad=True)
     normalized = output.transform(y)
