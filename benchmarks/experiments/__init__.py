@@ -57,7 +57,7 @@ EXPERIMENTS: dict[str, Any] = {
     "pino": Pino(),
     "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1)),
     "time": AgainstTuned(
-        "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), seeds=(0,), others=PEERS
+        "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), others=PEERS
     ),
     "few-samples": AgainstTuned("untuned MuSOAP beside tuned Adam and AdamW, by the number of samples", FEW_SAMPLES),
     "few-samples-decay": AgainstTuned(
