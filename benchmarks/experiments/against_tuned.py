@@ -234,7 +234,7 @@ class AgainstTuned:
             said["others"] = "\n".join(table(["untuned", "problems", "mean ratio", "largest"], means))
         held_out = [name for name in ratios.get("MuSOAP", {}) if self.tasks[name].config["problem"] not in CHOSEN_ON]
         if timed:
-            heads = ["problem", "part of the steps", "time of a step", "part of the time"]
+            heads = ["problem", "share of the steps", "time per step, relative", "share of the time"]
             rows = [[named(name), *(f"{value:.2f}" for value in own)] for name, own in timed.items()]
             said["shares"] = "\n".join(table(heads, rows))
             said["least"], said["most"] = (f"{end(own[-1] for own in timed.values()):.2f}" for end in (min, max))
