@@ -7,6 +7,7 @@ import pytest
 import xarray
 
 from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.data.readers import read_file
 from neuralop_mup.lab.data.roles import labels_of
 from neuralop_mup.lab.data.windows import RowReader
@@ -91,6 +92,23 @@ def test_times_that_decrease_are_refused(times, read):
     with refused(f"a.h5 decrease sortby('time') {times.max()}to {{'uneven':'ignore'}}"):
         OwnData(files="a.h5", **read).load()
     assert OwnData(files="a.h5", uneven="ignore").load().counts()["train"] == 64
+
+
+def test_times_that_are_nan_are_refused():
+    """Missing dates were compared as numbers, and a channel of time steps was all NaN."""
+    pdebench("a.h5", np.array([0.0, 1, np.nan, 3, 4, 5]))
+    with refused("a.h5 NaN"):
+        OwnData(files="a.h5").load()
+    days = np.array(["2020-01-01", "NaT", "2020-01-03", "2020-01-04"], "datetime64[ns]")
+    data = xarray.DataArray(array(20, 4, 16), dims=("sample", "time", "x"), coords={"time": days})
+    with refused("NaN"):
+        as_source(data, {"time_step": 1}).load()
+
+
+def test_a_channel_that_is_nan_everywhere_is_refused():
+    x = np.where(np.arange(2)[:, None] == 1, np.nan, array(40, 2, 16))
+    with refused("Channel1 x NaN"):
+        as_source((x, array(40, 1, 16)), {"nan": "mask"}).load().check()
 
 
 def test_uneven_coordinates_of_every_kind_of_data():
