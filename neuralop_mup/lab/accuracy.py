@@ -196,12 +196,12 @@ def _mean(errors: Any) -> float:
 
 
 def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the input, target and prediction of each sample."""
+    """Yield the input, target and prediction of each sample. Masked points of the last two are NaN."""
     for batch in loader:
         with quiet():
             prediction = model(**batch)
         known = batch.get("mask", torch.ones(()))
-        fields = batch["x"], batch["y"] * known, prediction * known
+        fields = batch["x"], *(torch.where(known > 0, field, torch.nan) for field in (batch["y"], prediction))
         yield from zip(*(in_double(field).numpy(force=True) for field in fields), strict=True)
 
 

@@ -298,7 +298,7 @@ def data(
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
-    modes = ", ".join(map(str, mode_energy(found.sample()["y"]).enough()))
+    modes = ",".join(map(str, mode_energy(found.sample()["y"]).enough()))
     print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
     return 0
 

@@ -227,8 +227,9 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
     for row, (what, fields, channel) in zip(axes, rows, strict=True):
         x, truth, prediction = (_drawn(field, channel) for field in fields)
         difference = prediction - truth
-        shared = {"vmin": min(truth.min(), prediction.min()), "vmax": max(truth.max(), prediction.max())}
-        around_zero = {"vmin": -np.abs(difference).max(), "vmax": np.abs(difference).max(), "cmap": "RdBu_r"}
+        both, largest = np.stack([truth, prediction]), np.nanmax(np.abs(difference))  # masked points are NaN
+        shared = {"vmin": np.nanmin(both), "vmax": np.nanmax(both)}
+        around_zero = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
         looks = {"input": (x, {}), "truth": (truth, shared), "prediction": (prediction, shared)}
         looks["prediction − truth"] = (difference, around_zero)
         for panel, (name, (values, look)) in zip(row, looks.items(), strict=True):

@@ -114,7 +114,7 @@ def aligned_table(results: Results) -> str:
             "size": row["size"] or "–",
             "rule": "–" if is_base else wording.rule_name(row["rule"]),
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
-            "loss": wording.loss_of_row(row),
+            _score(results).replace("validation loss", "loss"): wording.loss_of_row(row),
             "test loss": wording.number(row["transferred_test"]),
             "validation error": wording.number(mean_metric(records, "validation_error")),  # if selected by a score
         }

@@ -140,7 +140,12 @@ class Tuned:
                 "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
                 "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
-        fields = fields if fill is None else with_mask(fields, torch.tensor(fill))
+        if fill is not None:
+            if fields.isinf().any() or not torch.isfinite(fields).flatten(1).any(1).all():
+                raise MupError(
+                    "x contains infinite values, or a sample without any known value. Only single NaN are filled."
+                )
+            fields = with_mask(fields, torch.tensor(fill))
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]

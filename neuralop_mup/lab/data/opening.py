@@ -309,8 +309,8 @@ def _split_text(own: "OwnData") -> str:
         found.append(f"{split} from {names}, on {_by(grid_of(group[0]))} points")
     if "all" in own.sources:
         drawn = ", ".join(split for split in own.parts if split not in known)
-        how = "in file order"
+        how, what = "in file order", "trajectories" if own.parts["train"].history else "samples"
         if own.shuffle and not is_cut(own):
             how = f"drawn at random, the same in every run; to use the file order, pass {option(shuffle=False)}"
-        found.append(f"{drawn} from {'the other samples' if found else 'all samples'} {how}")
+        found.append(f"{drawn} from {'the other' if found else 'all'} {what} {how}")
     return "; ".join(found)
