@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +275,10 @@ def describe(own: "OwnData") -> dict[str, str]:
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
     found = {"read as": f"{channels}; {counts}", "format": first.attrs["format"]}
+    defaults = {f.name: f.default for f in fields(own) if f.name not in ("files", "arrays", "stamps")}
+    changed = {name: getattr(own, name) for name, default in defaults.items() if getattr(own, name) != default}
+    found["files"] = ", ".join(own.paths[:8])
+    found["options"] = option(**changed) if changed else ""
     found |= {role: described(first, role) for role in ("input", "output")}
     found["not used"] = ", ".join(first.attrs.get("unused", ()))
     found["time"] = _time_text(own, train) if train.history else ""

@@ -212,19 +212,20 @@ class OwnData:
             )
 
     @property
-    def _all(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
+        """All files, or nothing for arrays."""
         return () if self.arrays is not None else sum(self.files.values(), ())
 
     def _stamped(self) -> tuple:
         mapped = [a.path for part in (self.arrays or {}).values() for a in part.values() if hasattr(a, "opener")]
         # A zarr file is a folder, so its inner files are included.
-        every = [inner for file in (*self._all, *mapped, *self.linked) for inner in (Path(file), *Path(file).rglob("*"))]
+        every = [inner for file in (*self.paths, *mapped, *self.linked) for inner in (Path(file), *Path(file).rglob("*"))]
         return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
 
     @property
     def title(self) -> str:
         """Path of the file without its suffix or, for several files, of their folder, relative to the current folder."""
-        paths = [Path(os.path.abspath(file)).with_suffix("") for file in self._all]
+        paths = [Path(os.path.abspath(file)).with_suffix("") for file in self.paths]
         if not paths:
             return "the given data"
         path = paths[0] if len(paths) == 1 else Path(os.path.commonpath([path.parent for path in paths]))
@@ -256,7 +257,7 @@ class OwnData:
         """Raise MupError if a file has changed since it was first inspected."""
         if self._stamped() != self.stamps:
             raise MupError(
-                f"{', '.join((*self._all, *self.linked)) or self.title} changed while it was being read. Wait until it has "
+                f"{', '.join((*self.paths, *self.linked)) or self.title} changed while it was being read. Wait until it has "
                 "been written, then repeat the call."
             )
 

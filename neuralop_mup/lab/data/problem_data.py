@@ -351,9 +351,9 @@ def check_finite(name: str, values: torch.Tensor, numbers: Sequence[int]) -> Non
     bad = ~torch.isfinite(values).flatten(1).all(1)
     if bad.any():
         raise MupError(
-            f"{name} contains values that are not finite, for example in sample {numbers[int(bad.nonzero()[0])]}. Remove "
-            "such samples, or pass read={'nan': 'mask'} (in the shell: --read.nan mask) to fill these values and train on "
-            "the other points."
+            f"Some values of {name} are not finite, for example in sample {numbers[int(bad.nonzero()[0])]}. Pass "
+            "read={'nan': 'mask'} (in the shell: --read.nan mask) to fill them and train on the other points, or remove "
+            "such samples."
         )
 
 
