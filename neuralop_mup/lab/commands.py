@@ -297,7 +297,7 @@ def data(
     print(source.title, *(f"{name:<11} {text}" for name, text in lines.items()), sep="\n")
     for split in found.counts():
         x, y = getattr(found, split)
-        print(f"{split:<11} x {tuple(x.shape)}, y {tuple(y.shape)}")
+        print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
     modes = ",".join(map(str, mode_energy(found.sample()["y"]).enough()))
     print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
     return 0

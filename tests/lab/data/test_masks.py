@@ -103,6 +103,7 @@ def test_a_score_of_rollouts_requires_fields_without_nan(sea):
 def test_masks_in_the_shell(sea, capsys):
     words = ["--read.dims", "sample time x y", "--read.time_step", "1", "--read.nan", "mask"]
     assert main(["data", sea, *words]) == 0
-    assert "2 → 1 channels" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 → 1 channels" in out and "(80, 1, 8, 10) and the mask" in out
     with refused("rollout=1 nan='mask'"):
         OwnData(files=sea, nan="mask", rollout=2, **READ)
