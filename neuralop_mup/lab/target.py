@@ -143,7 +143,8 @@ class Tuned:
         if fill is not None:
             if fields.isinf().any() or not torch.isfinite(fields).flatten(1).any(1).all():
                 raise MupError(
-                    "x contains infinite values, or a sample without any known value. Only single NaN are filled."
+                    "x contains infinite values or a sample that is NaN everywhere, and predict cannot fill these. Remove "
+                    "such samples."
                 )
             fields = with_mask(fields, torch.tensor(fill))
         dtype = next(self.model.parameters()).dtype.to_real()

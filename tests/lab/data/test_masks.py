@@ -94,6 +94,16 @@ def test_predict_fills_nan_as_training_did_with_a_processor_of_the_user(sea):
     assert torch.allclose(trained.predict(x), expected, atol=1e-5)
 
 
+def test_predict_fills_no_infinite_values_and_no_empty_samples(sea):
+    """A rollout that overflows would otherwise continue from the mean and look healthy."""
+    options = {"target": {"hidden_channels": 4, "n_modes": (4, 4)}, "epochs": 1, "folder": "r", "progress": False}
+    trained = nm.train(build, sea, read={**READ, "nan": "mask"}, **options)
+    x = U[18:, 0].astype("f4")
+    for wrong in (np.where(LAND, np.inf, x), np.full_like(x, np.nan)):
+        with refused("x infinite NaN"):
+            trained.predict(wrong)
+
+
 def test_a_score_of_rollouts_requires_fields_without_nan(sea):
     target = {"hidden_channels": 4, "n_modes": (4, 4)}
     with refused("score='rollout:3' nan='mask'"):
