@@ -8,7 +8,7 @@ import torch
 from planted import PlantedRecords, planted_records
 
 import run
-from experiments import memory, pages, records, timing, training
+from experiments import memory, pages, published_code, records, timing, training
 from neuralop_mup.lab import outcome
 from neuralop_mup.lab.outcome import failed
 from neuralop_mup.lab.records import Records
@@ -32,7 +32,8 @@ def two_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time"]
+    "name",
+    ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time", "published-code"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two_steps):
     """The exported runs give the same page. Experiments of the same classes are left out."""
@@ -40,6 +41,7 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two
     monkeypatch.setattr(training, "train", lambda config: train({**config, "steps": 2}))
     monkeypatch.setitem(timing._WARM_UP, "cpu", 2)
     monkeypatch.setattr(memory, "_STEPS", 2)
+    monkeypatch.setattr(published_code, "SAMPLES", (20, 4, 4))
     page = runner(name, "--tiny", "--folder", tmp_path / "records", "--export", file).out
     page = page[page.index("# ") :]
     assert page.count("| ") > 3
