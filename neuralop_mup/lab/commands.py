@@ -298,8 +298,9 @@ def data(
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
-    modes = ",".join(map(str, mode_energy(found.sample()["y"]).enough()))
-    print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
+    modes = () if found.masked else mode_energy(found.sample()["y"]).enough()
+    enough = f"n_modes = {','.join(map(str, modes))} contain {100 * ENOUGH:g} % of the targets' energy."
+    print(f"\n{enough if modes else 'No n_modes is proposed, because the edge of the mask would dominate the energy.'}")
     return 0
 
 

@@ -191,7 +191,8 @@ def decide(
     with untouched(loaded.loaders(1, 0)[0]):
         sample = loaded.sample()
     grid = grid_of(sample)
-    energy = mode_energy(sample["y"]) if grid and search else None
+    # With a mask, the energy would be dominated by its edge.
+    energy = mode_energy(sample["y"]) if grid and search and "mask" not in sample else None
     base = study.sizes["proxy"] if search else study.settings_by_rule[rule]["base"]
     reasons = ""
     if search and base is None:
@@ -252,7 +253,7 @@ def decide(
     notes = tuple(data_notes(sample, n_val, modes, modes_of(large), is_named, energy))
     space = {**study.space, "lr": lrs}
     study = replace(study, sizes=sizes, space=space, notes=notes, train=training, costs=costs)
-    title, n_bytes = f"{function_name(build)} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
+    title, n_bytes = f"{type(large).__name__} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
     return Decided(study, title, steps, choices, n_bytes)
 
 

@@ -171,6 +171,7 @@ def test_errors_on_the_page(tmp_path):
     x, y = fields(channels=3)
     trained = quick_train(tmp_path / "s", (x, y), build=lambda **size: build(3, 3, **size))
     page, test = trained.report.read_text(), trained.split["test"]
+    assert page.startswith("# FNO on the given data\n")
     truth = y[test].double()
     far = (trained.predict(x[test]).double() - truth).square()
     errors = (far.sum((1, 2)) / truth.square().sum((1, 2))).sqrt()
