@@ -17,7 +17,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.checks import check_batch, check_data, inspection
 from neuralop_mup.lab.data.given import as_source, options_of
 from neuralop_mup.lab.files import as_folder
-from neuralop_mup.lab.loss import errors_of, loss_or_default, losses_of
+from neuralop_mup.lab.loss import error_name, errors_of, loss_or_default, losses_of
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
@@ -224,6 +224,7 @@ def decide(
         (sample["x"].shape[1], *grid) if grid else None,
         errors_of(loss, losses, n_dim),
     )
+    training.error_name = error_name(loss, sample["y"].shape[1] if grid else 1)
     if training.score is not None:
         with quiet():
             training.score.check(first, training.processor, loaded)

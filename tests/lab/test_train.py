@@ -174,6 +174,10 @@ def test_errors_on_the_page(tmp_path):
     assert page.startswith("# FNO on the given data\n")
     truth = y[test].double()
     far = (trained.predict(x[test]).double() - truth).square()
+    loss = (far.sum(2) / truth.square().sum(2)).sqrt().sum(1).mean()
+    on_both = f"{trained.loss:.3g} on the validation data and {loss:.3g} on the test data"
+    assert f"the relative L2 error summed over channels is {on_both}" in page
+    assert "of all channels together" in page and "L2 error of a channel" in page and on_both in repr(trained)
     errors = (far.sum((1, 2)) / truth.square().sum((1, 2))).sqrt()
     quantiles = np.quantile(errors, (0.5, 0.1, 0.9, 1.0))
     assert numbers(page, "By sample:") == pytest.approx(np.array([[4, *quantiles]]), rel=6e-3)
