@@ -3,6 +3,7 @@
 import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ from neuralop_mup.lab.sweeps import train_missing
 from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, function_name, variable_of
 from neuralop_mup.lab.wording import params
+
+_REPLACED = (
+    "{} contains the results of an earlier call with other data, code or settings. This call replaces its report and the "
+    "model that nm.load_tuned loads. To keep both, pass another folder= (in the shell: --folder). Runs are kept, so the "
+    "earlier call can be repeated without training."
+)
 
 
 def train(
@@ -414,6 +421,10 @@ def _train_and_report(
         warnings.warn(note, stacklevel=3)
     check_room(Path(folder), decided.n_bytes)
     with Records(folder).held() as records:  # no other command may use the folder until the target has been loaded
+        with suppress(MupError):  # there is no earlier study
+            _, earlier = Study.load(folder)
+            if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
+                warnings.warn(_REPLACED.format(folder), stacklevel=3)
         tuned, found = _report(decided, function, train(records))
     if progress:
         print(f"\n{tuned}\n\n{found.comparison}")

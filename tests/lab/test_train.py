@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -121,6 +122,22 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
     killed.clear()
     resumed = quick_train(tmp_path / "s")
     assert epochs == [0, 1, 2, 2] and resumed.loss == whole.loss and differing(resumed.model, whole.model) == 0
+
+
+def test_another_experiment_in_the_folder_is_named(tmp_path):
+    """Its report was once replaced without a word. Repeating a call restores its report."""
+    x, y = fields()
+    first, *others = {}, {"epochs": 2}, {"data": (x, 2 * y)}, {"loss": "h1"}
+    page = quick_train(tmp_path / "s", epochs=1).report.read_text()
+    for more in (first, *others, first):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trained = quick_train(tmp_path / "s", **{"epochs": 1, **more})
+        replaced = [str(w.message) for w in caught if "folder=" in str(w.message)]
+        assert len(replaced) == (trained.report.read_text() != page) and all(
+            str(tmp_path / "s") in text for text in replaced
+        )
+        page = trained.report.read_text()
 
 
 def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path, monkeypatch):
