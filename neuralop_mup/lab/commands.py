@@ -300,7 +300,9 @@ def data(
         print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
     modes = () if found.masked else mode_energy(found.sample()["y"]).enough()
     enough = f"n_modes = {','.join(map(str, modes))} contain {100 * ENOUGH:g} % of the targets' energy."
-    print(f"\n{enough if modes else 'No n_modes is proposed, because the edge of the mask would dominate the energy.'}")
+    print(
+        "", enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy.", sep="\n"
+    )
     return 0
 
 

@@ -75,9 +75,9 @@ def _loss_under(results: Results, rule: str | None) -> str:
         runs = wording.counted(row["trials"], "run")
         return f"{values}, the training{where} failed ({row['failed']} of {runs}: {wording.line(why)[:160]})."
     named, key = _error(results)
-    test = mean_metric(results.carried(row["size"], rule), key)
-    on_test = "" if test is None else f" and {wording.number(test)} on the test data"
-    return f"{values}, the {named}{where} is {wording.loss_of_row(row)}{' on the validation data' if key else ''}{on_test}."
+    test = wording.number(mean_metric(results.carried(row["size"], rule), key))
+    on = f"{' on the validation data' if key else ''}{'' if test == '–' else f' and {test} on the test data'}"
+    return f"{values}, the {named}{where} is {wording.loss_of_row(row)}{on}."
 
 
 # Tables

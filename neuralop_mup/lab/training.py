@@ -54,6 +54,7 @@ class FNOs:
     n_dim: int
 
     name = "FNO"
+    command = ""  # the command line of this process, for reports
 
     def fingerprint_content(self) -> Any:
         """Return neuralop's FNO class, which also identifies its version, and the numbers of channels."""

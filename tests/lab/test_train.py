@@ -124,6 +124,29 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
     assert epochs == [0, 1, 2, 2] and resumed.loss == whole.loss and differing(resumed.model, whole.model) == 0
 
 
+@pytest.mark.parametrize(
+    ("data", "optimizer", "is_exact"),
+    [
+        ("heat.npz", "adam", True),
+        (Path("heat.npz"), "adam", True),
+        ("heat.npz", nm.MuSOAP, False),
+        (fields(), "adam", False),
+    ],
+)
+def test_the_page_has_a_call_that_can_be_pasted(tmp_path, monkeypatch, data, optimizer, is_exact):
+    """Unless an argument, such as an array, cannot be written exactly."""
+    monkeypatch.chdir(tmp_path)
+    save_pair(fields(), "heat.npz")
+    page = quick_train(Path("runs/s"), data, optimizer=optimizer).report.read_text()
+    again = page.split("## Reproduce")[1]
+    if is_exact:
+        Path("runs/s/report.md").unlink()
+        exec(again.split("```")[1].removeprefix("python"), {"nm": nm, "build": build})
+        assert Path("runs/s/report.md").read_text() == page and len(list(Path("runs/s/workspace").iterdir())) == 1
+    else:
+        assert "Call `nm.train` again with `build`, the settings above and `folder='runs/s'`." in again
+
+
 def test_another_experiment_in_the_folder_is_named(tmp_path):
     """Its report was once replaced without a word. Repeating a call restores its report."""
     x, y = fields()
@@ -295,6 +318,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     out, progress = capsys.readouterr()
     assert f"{default_lr(12):.3g}, for 12 steps" in out and "/12 [" in progress
     folder = Path("runs/heat-train")
+    assert f"```bash\nneuralop-mup {line}\n```" in (folder / "report.md").read_text()
     trained = nm.load_tuned(folder)
     own = trained.split["val"]
     assert relative_error(trained.predict(x[own]), y[own]) == pytest.approx(trained.loss, rel=1e-4)
