@@ -120,7 +120,8 @@ def test_rows_are_read_from_bytes_only_where_they_are_stored_as_in_memory(monkey
     own = OwnData(files=file, in_memory=0.0, shuffle=False, **{"dims": "sample time x", "time_step": 1, **read})
     x, y = own.load().train
     frames = values.swapaxes(0, 1) if read.get("dims") else values
-    frames = frames[:16, :: own.time_step, {"every": slice(None, None, 2), "crop": slice(2, 12)}.get(next(iter(read), ""), slice(None))]
+    points = {"every": slice(None, None, 2), "crop": slice(2, 12)}.get(next(iter(read), ""), slice(None))
+    frames = frames[:16, :: own.time_step, points]
     wanted = torch.from_numpy(frames.astype("f4"))
     assert torch.equal(x[range(len(x))], wanted[:, :-1].flatten(0, 1)[:, None])
     assert torch.equal(y[range(len(y))], wanted[:, 1:].flatten(0, 1)[:, None])
