@@ -177,7 +177,9 @@ def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
     names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
     is_named = all(names) and len(set(names)) == len(names) and not reversed
-    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks)
+    is_here = os.path.samefile(entry.file.filename, path)  # not behind a link to another file
+    offset = entry.id.get_offset() if is_here and not reversed else None  # None for chunks and for arrays stored elsewhere
+    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks, offset)
     return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
 
 
