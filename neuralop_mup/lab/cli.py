@@ -40,8 +40,9 @@ class _Parser(ArgumentParser):
 
 def parser(command: str | None = None) -> ArgumentParser:
     """Return the parser for all commands, or for a single command."""
-    components = COMMANDS if command is None else COMMANDS[command]
-    return auto_parser(components, parser_class=_Parser, prog="neuralop-mup", version=__version__)
+    return auto_parser(
+        COMMANDS if command is None else COMMANDS[command], parser_class=_Parser, prog="neuralop-mup", version=__version__
+    )
 
 
 def in_full(argv: Sequence[str]) -> list[str]:

@@ -30,12 +30,6 @@ from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, function_name, variable_of
 from neuralop_mup.lab.wording import params
 
-_REPLACED = (
-    "{} contains the results of an earlier call with other data, code or settings. This call replaces its report and the "
-    "model that nm.load_tuned loads. To keep both, pass another folder= (in the shell: --folder). Runs are kept, so the "
-    "earlier call can be repeated without training."
-)
-
 
 def train(
     build: Callable[..., nn.Module],
@@ -426,7 +420,12 @@ def _train_and_report(
         with suppress(MupError):  # there is no earlier study
             _, earlier = Study.load(folder)
             if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
-                warnings.warn(_REPLACED.format(folder), stacklevel=3)
+                warnings.warn(
+                    f"{folder} contains the results of an earlier call with other data, code or settings. This call "
+                    "replaces its report and the model that nm.load_tuned loads. To keep both, pass another folder= (in the "
+                    "shell: --folder). Runs are kept, so the earlier call can be repeated without training.",
+                    stacklevel=3,
+                )
         tuned, found = _report(decided, train(records), _call_text(function, arguments))
     if progress:
         print(f"\n{tuned}\n\n{found.comparison}")
@@ -455,22 +454,19 @@ def _call_text(function: Callable[..., Tuned], arguments: Mapping[str, Any]) -> 
 def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Accuracy]:
     """Load the target, measure it, and write the report, even if no run of the target completed."""
     study, folder, training = decided.study, str(results.folder), decided.study.train
-    # The name is empty for the FNO of the commands.
-    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
+    build = "" if isinstance(training.build, FNOs) else f", {variable_of(function_name(training.build))}"
     page = {"command": command, "title": decided.title, "settings": decided.settings}
     runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {params(runs[0]['params'])}: {runs[0]['error']}")
     tuned = load_target(results, training.build, training.processor_given)
-    load = f"nm.load_tuned({folder!r}{', ' if build else ''}{build})"
-    page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = tuned.predict(x)"
+    page["use"] = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({folder!r}{build})\nprediction = tuned.predict(x)"
     found = Accuracy()
     if training.x_shape is not None:
         model = tuned.model.to(available_device(study.fixed.get("device", "auto")))
         with writing(results.folder):
-            figure = results.folder / "samples.png"
-            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, figure)
+            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, results.folder / "samples.png")
         model.to("cpu")
     write_report(results, **page, errors=found.page, findings=found.findings)
     return tuned, found

@@ -341,5 +341,4 @@ class OwnData:
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
         usual = {n for own in lengths.values() for n in own}
         same = {"trajectory": usual.pop()} if len(usual) == 1 else {"lengths": lengths}
-        steps = {"history": self.history, "rollout": self.rollout}
-        return ProblemData(**pairs, **same, **steps, masked=self.nan == "mask")
+        return ProblemData(**pairs, **same, history=self.history, rollout=self.rollout, masked=self.nan == "mask")
