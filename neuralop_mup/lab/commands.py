@@ -158,8 +158,7 @@ def tune(
 
 def _where(folder: Path) -> str:
     """Return the text that is printed after training: where the results are and how to use them."""
-    load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
-    return f"\nReport, figures and every run: {folder}\n{load}"
+    return f"\nReport, figures and every run: {folder}\nIn Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
 
 
 def summary(
@@ -248,8 +247,12 @@ def coord_check(
 
     def build(size: int) -> torch.nn.Module:
         made = fnos(**_size({**start, size_name: size}, source.n_dim))
-        drawn = not next(made.parameters()).is_meta
-        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
+        return parametrize(
+            made,
+            base=lambda: fnos(**_size(small, source.n_dim)),
+            rule=rule,
+            init=not next(made.parameters()).is_meta,
+        )
 
     with torch.device("meta"):  # check the grid before any data is generated
         for size in sizes:
@@ -311,8 +314,9 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        names = [*PROBLEMS, *similar_names(data)]
-        raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
+        raise MupError(
+            f"{data!r} is not a known problem, file or folder: {nearest(data, [*PROBLEMS, *similar_names(data)])}"
+        )
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 

@@ -383,8 +383,9 @@ def _train_one(study: Study, records: Records) -> Results:
     (run,) = study.tuning[0]
     if records.get(run) is None:
         records.warn_of_other_releases([run])
-        place = str(records.place(run, make=True).resolve())
-        records.write(run, execute(__version__, run.train, run.config, place, run.keep))
+        records.write(
+            run, execute(__version__, run.train, run.config, str(records.place(run, make=True).resolve()), run.keep)
+        )
     study.save(records)
     return Results(study, study.rows(records), records.folder)
 
@@ -421,9 +422,9 @@ def _train_and_report(
             _, earlier = Study.load(folder)
             if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
                 warnings.warn(
-                    f"{folder} contains the results of an earlier call with other data, code or settings. This call "
-                    "replaces its report and the model that nm.load_tuned loads. To keep both, pass another folder= (in the "
-                    "shell: --folder). Runs are kept, so the earlier call can be repeated without training.",
+                    f"{folder} contains the results of an earlier call with other data, code, settings or versions. This "
+                    "call replaces the report and the model that nm.load_tuned loads. To keep both, pass another folder= "
+                    "(in the shell: --folder). Runs are kept, so the earlier call can be repeated without training.",
                     stacklevel=3,
                 )
         tuned, found = _report(decided, train(records), _call_text(function, arguments))
