@@ -69,8 +69,8 @@ HEAD = f"""\
 <!-- Written by `{COMMAND}` and checked by docs/tests/test_support_matrix.py: do not edit by hand. -->
 # Support matrix
 
-**Which models and options work, and do their updates keep their size as the model grows?** All of these work, and most updates \
-keep their size. Each slope beyond ±0.3 has a footnote. The models are small, and only a few seeds were run. \
+**Which models and options work, and do their updates keep their size as the model grows?** All of these work, and most \
+updates keep their size. Each slope beyond ±0.3 has a footnote. The models are small, and only a few seeds were run. \
 This code measures one model:
 
 ```python
