@@ -87,6 +87,18 @@ def _unwritten(values):
     return "u.h5"
 
 
+def _bfloat16(values):
+    """h5py returns float32 for such numbers, which take two bytes in the file."""
+    kind, space = h5py.h5t.IEEE_F32LE.copy(), h5py.h5s.create_simple(values.shape)
+    kind.set_fields(15, 7, 8, 0, 7)
+    kind.set_size(2)
+    with h5py.File("u.h5", "w") as file:
+        h5py.h5d.create(file.id, b"u", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        file["later"] = np.zeros(values.size)
+        values[:] = file["u"]
+    return "u.h5"
+
+
 def _npy(values):
     np.save("u.npy", values)
     return "u.npy"
@@ -106,6 +118,7 @@ def _npy(values):
         (lambda values: _h5(values, chunks=(4, 5, 8)), "f4", {}, False),
         (_linked, "f4", {}, False),
         (_unwritten, "f4", {}, False),
+        (_bfloat16, "f4", {"y": "u"}, False),
         (_h5, "f4", {"every": {"x": 2}}, False),
         (_h5, "f4", {"crop": {"x": (2, 12)}}, False),
         (_h5, "f4", {"dims": "time sample x"}, False),
@@ -126,6 +139,14 @@ def test_rows_are_read_from_bytes_only_where_they_are_stored_as_in_memory(monkey
     assert torch.equal(x[range(len(x))], wanted[:, :-1].flatten(0, 1)[:, None])
     assert torch.equal(y[range(len(y))], wanted[:, 1:].flatten(0, 1)[:, None])
     assert bool(used) == is_direct
+
+
+def test_a_file_that_this_process_is_still_writing_is_read_with_its_latest_values():
+    """HDF5 keeps the last values that were written in memory."""
+    with h5py.File("xy.h5", "w") as file:
+        fields = [file.create_dataset(key, data=array(20, 16)) for key in "xy"]
+        x, y = OwnData(files="xy.h5", in_memory=0.0, shuffle=False).load().train
+        assert_equal((x[range(16)][:, 0], y[range(16)][:, 0]), [values[:16] for values in fields])
 
 
 @pytest.mark.parametrize(("history", "rollout", "read"), [(3, 1, BESIDE), (1, 3, BESIDE), (2, 2, IN_TIME), (0, 1, {})])
