@@ -140,7 +140,7 @@ def tune(
         to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     base
         FNO arguments that differ in the small model. Default: a quarter of the target's width (at least 16; half of a
-        width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
+        width up to 16), and as many modes as needed to capture 99.9 % of the targets' energy.
     space
         Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
         factors of 2 around the formula for the number of steps, or 0.001 to 0.064 for an optimizer without a formula.
@@ -286,7 +286,7 @@ def data(
     problem: Some = None,
     read: Some = None,
 ) -> int:
-    """Print how your data is read and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
+    """Print how your data is read and how many modes capture its energy. Example: neuralop-mup data heat.npz --read.x a
 
     The data of a problem is generated or read from the cache (environment variable NEURALOP_MUP_CACHE).
 
@@ -301,7 +301,7 @@ def data(
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
     modes = () if found.masked else mode_energy(found.sample()["y"]).enough()
-    enough = f"n_modes = {','.join(map(str, modes))} contain {100 * ENOUGH:g} % of the targets' energy."
+    enough = f"n_modes = {','.join(map(str, modes))} captures {100 * ENOUGH:g} % of the targets' energy."
     print(
         "", enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy.", sep="\n"
     )
@@ -326,7 +326,7 @@ def _folder(given: str, source: Any, command: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a text file, and print a line if it replaces a different text of an earlier command."""
+    """Write a text file, and print a note if this replaces different text from an earlier command."""
     if path.exists() and path.read_text(encoding="utf-8") != text:
         print(
             f"The earlier results in {path} were replaced. To keep both, pass another folder, such as --folder runs/second."

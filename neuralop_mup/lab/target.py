@@ -165,8 +165,9 @@ class Tuned:
         return "\n".join(
             (
                 *verdict(self.results),
-                f"This model has {made['metrics']['n_params']:,} parameters and seed {made['seed']}. Its {named} on the "
-                f"validation data is {self.loss:.4g}. It is stored in {self.results.folder} and was built by:",
+                f"This model has {made['metrics']['n_params']:,} parameters and was trained with seed {made['seed']}. Its "
+                f"{named} on the validation data is {self.loss:.4g}. The model is stored in {self.results.folder} and was "
+                "built by:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )

@@ -258,7 +258,7 @@ def tune(
         and :func:`load_tuned` loads the target. Calls with the same folder reuse identical runs.
     base : mapping, optional
         Arguments of ``build`` that differ in the small model, the proxy. Default: a quarter of the target's width (at least
-        16; half of a width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
+        16; half of a width up to 16), and as many modes as needed to capture 99.9 % of the targets' energy.
     read : mapping, optional
         Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``, ``split``,
         ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and ``in_memory``
@@ -424,7 +424,8 @@ def _train_and_report(
                 warnings.warn(
                     f"{folder} contains the results of an earlier call with other data, code, settings or versions. This "
                     "call replaces the report and the model that nm.load_tuned loads. To keep both, pass another folder= "
-                    "(in the shell: --folder). Runs are kept, so the earlier call can be repeated without training.",
+                    "(in the shell: --folder). Runs are kept, so repeating the earlier call with its code and versions "
+                    "needs no training.",
                     stacklevel=3,
                 )
         tuned, found = _report(decided, train(records), _call_text(function, arguments))

@@ -109,7 +109,7 @@ class Stored(BackendArray):
     chunks : sequence of int, optional
         Shape of the chunks in which the file stores the array.
     offset : int, optional
-        Position of the first byte, if the file stores the array as it would be in memory.
+        Position of the first byte, if the file stores the array contiguously and uncompressed.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Stored(BackendArray):
         return values.T if self.reversed else values
 
     def read_rows(self, rows: np.ndarray, out: np.ndarray) -> None:
-        """Fill ``out`` with ``rows``, in ascending order, straight from the bytes of the file. This needs ``offset``."""
+        """Read ``rows``, in ascending order, directly from the file into ``out``. Requires ``offset``."""
         size = out[0].nbytes
         with self._damage_reported(), open(self.path, "rb") as file:
             for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):

@@ -70,7 +70,8 @@ class RowReader:
     def _runs(self, rows: np.ndarray, samples: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
         """Return groups of positions in ``rows`` that are read together.
 
-        A group may contain small gaps, and several samples that are small or read whole, with the same times.
+        A group may span small gaps. It may also cover several samples, if all are read at the same times and are small or
+        read completely.
         """
         size = math.prod(self.shape) * self.dtype.itemsize
         ends = np.diff(rows) > 1 + GAP // size
