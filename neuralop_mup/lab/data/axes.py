@@ -22,7 +22,7 @@ from neuralop_mup.lab.data.arrays import (
     is_unnamed,
     usual_word,
 )
-from neuralop_mup.lab.data.files import ONLY_KEY, role_of
+from neuralop_mup.lab.data.files import ONLY_KEY, role_of, split_words
 from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
 _SHOWN = 12  # maximum number of a file's arrays in a message
@@ -101,8 +101,8 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the keys of the input and output: those of the user, x and y, or the only field."""
     x, y = read.get("x"), read.get("y")
     wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
+    pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
     if x is None and y is None:
-        pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
         is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
         x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
         if y in wide and read.get("time_step") is None and _role(raw, y) == "x":
@@ -114,7 +114,8 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         others = [key for key in wide if key not in inputs]
         if inputs and len(others) == 1:  # the only other field
             return inputs, others
-        raise MupError(_advice(raw, wide, inputs))
+        fields = [key for key in wide if key not in sum(pairs, ())]  # the pair may only be the grid
+        raise MupError(_advice(raw, fields if len(fields) > 1 else wide, inputs))
     return _split_keys(raw, x), _split_keys(raw, y)
 
 
@@ -150,6 +151,12 @@ def _advice(raw: Dataset, wide: Sequence[str], inputs: Sequence[str]) -> str:
     """Return a suggestion of keys. Names indicate the input and the output, or else the output is the largest array."""
     if not wide:
         return "No array has two or more axes."
+    if len(set(split_words([[key] for key in wide])) - {None}) > 1:
+        return (
+            "The names of the arrays assign them to different splits. Load them in Python and pass a dict, "
+            "{'train': (x_train, y_train), 'test': (x_test, y_test)}. For a state that evolves in time, pass "
+            "{'train': u_train, 'test': u_test} and read={'time_step': 1}."
+        )
     ranks = {key: ("x", "", "y").index(_role(raw, key)) for key in wide}
     *others, y = sorted(wide, key=lambda key: (key not in inputs, ranks[key], raw[key].size))
     moving = [key for key in wide if TIME in map(usual_word, raw[key].dims)]
