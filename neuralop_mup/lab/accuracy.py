@@ -137,11 +137,8 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
     found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
     for batch in batches:
         y = batch["y"]
-        metrics = {
-            name: metric
-            for name, metric in {**METRICS, **_MOMENTS}.items()
-            if not (name == "h1" and (y.is_complex() or y.ndim > 5))
-        }
+        no_h1 = y.is_complex() or y.ndim > 5
+        metrics = {name: metric for name, metric in {**METRICS, **_MOMENTS}.items() if not (name == "h1" and no_h1)}
         for way, predict in ways.items():
             with quiet():
                 prediction = predict(batch)

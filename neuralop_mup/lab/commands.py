@@ -158,7 +158,8 @@ def tune(
 
 def _where(folder: Path) -> str:
     """Return the text that is printed after training: where the results are and how to use them."""
-    return f"\nReport, figures and every run: {folder}\nIn Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
+    load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
+    return f"\nReport, figures and every run: {folder}\n{load}"
 
 
 def summary(
@@ -247,12 +248,8 @@ def coord_check(
 
     def build(size: int) -> torch.nn.Module:
         made = fnos(**_size({**start, size_name: size}, source.n_dim))
-        return parametrize(
-            made,
-            base=lambda: fnos(**_size(small, source.n_dim)),
-            rule=rule,
-            init=not next(made.parameters()).is_meta,
-        )
+        drawn = not next(made.parameters()).is_meta
+        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
 
     with torch.device("meta"):  # check the grid before any data is generated
         for size in sizes:
@@ -314,9 +311,8 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        raise MupError(
-            f"{data!r} is not a known problem, file or folder: {nearest(data, [*PROBLEMS, *similar_names(data)])}"
-        )
+        names = [*PROBLEMS, *similar_names(data)]
+        raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 

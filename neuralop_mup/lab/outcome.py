@@ -63,10 +63,8 @@ def versions() -> dict[str, str]:
 
 def releases() -> dict[str, str]:
     """Return the releases (major and minor) of this package and of torch, which are part of a run's key."""
-    return {
-        name: ".".join(str(version).split(".")[:2])
-        for name, version in (("neuralop-mup", __version__), ("torch", torch.__version__))
-    }
+    installed = {"neuralop-mup": __version__, "torch": torch.__version__}
+    return {name: ".".join(str(version).split(".")[:2]) for name, version in installed.items()}
 
 
 @contextmanager

@@ -51,9 +51,8 @@ def save(figure: Any, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     # With fixed ids and no date, the same records produce the same SVG file.
     with rc_context({"svg.hashsalt": "neuralop-mup"}):
-        figure.savefig(
-            path, metadata={"Date": None} if path.suffix == ".svg" else None, bbox_inches="tight", pad_inches=0.08
-        )
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
     return path
 
 

@@ -94,7 +94,8 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
     while True:
         if not queue:
             known = {run.id for run in (*pending.values(), *lost)}
-            queue = list({run.id: run for run in study.missing_runs(records) if run.id not in known}.values())
+            missing = {run.id: run for run in study.missing_runs(records)}
+            queue = [run for run in missing.values() if run.id not in known]
         if not pending and not queue:
             queue, lost = lost[:1], lost[1:]
         while queue and len(pending) < engine.capacity:

@@ -207,11 +207,8 @@ class Study:
         """Return the missing runs of these points. Seeds after the first one are included once the first one has ended."""
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
-        return [
-            run
-            for run in itertools.chain.from_iterable(itertools.zip_longest(*started))
-            if run is not None and records.get(run) is None
-        ]
+        in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
+        return [run for run in in_order if run is not None and records.get(run) is None]
 
     def all_missing(self, records: Records) -> list[Run]:
         """Return the missing runs, including those of the target that cannot start yet."""

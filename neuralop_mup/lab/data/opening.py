@@ -174,9 +174,8 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
         orders["train"] = _fewer(orders["train"], own)
     found = {}
     for split in (split for split in SPLITS if split in orders):
-        found[split] = WindowReader(
-            groups.get(split) or groups["all"], orders[split], history, own.check_unchanged, own.nan == "mask"
-        )
+        parts = groups.get(split) or groups["all"]
+        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged, own.nan == "mask")
     total = sum(map(len, found.values()))
     if total < _LEAST:
         raise MupError(
