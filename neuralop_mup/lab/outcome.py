@@ -162,7 +162,8 @@ def _raised(error: BaseException) -> dict[str, Any]:
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__
     outcome = failed(said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": "), again=around)
-    return {**outcome, "outcome": kind, "traceback": "".join(traceback.format_exception(error)) if kind == FAILED else None}
+    trace = traceback.format_exception(error) if kind == FAILED else []
+    return {**outcome, "outcome": kind, "traceback": "".join(trace) or None}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -236,7 +236,8 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
             count = len(fields[0] if name == "input" else fields[1])
             panel.set_title(name if count == 1 else f"{name}, channel {min(channel, count - 1)}", fontsize=SMALL)
             if values.ndim > 1:
-                figure.colorbar(panel.imshow(values.T, origin="lower", aspect="auto", **look), ax=panel)
+                image = panel.imshow(values.T, origin="lower", aspect="auto", **look)
+                figure.colorbar(image, ax=panel)
                 panel.set(xticks=[], yticks=[])
                 continue
             if name == "prediction":

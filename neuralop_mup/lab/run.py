@@ -78,7 +78,8 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
 
 def cost_of(study: Any, runs: Iterable[Run]) -> float:
     """Return the total relative cost of runs. A run with an unknown cost counts as 1."""
-    return sum(getattr(study, "costs", {}).get(run.labels.get("size"), 1.0) for run in runs)
+    costs = getattr(study, "costs", {})
+    return sum(costs.get(run.labels.get("size"), 1.0) for run in runs)
 
 
 def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
