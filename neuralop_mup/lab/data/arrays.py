@@ -50,9 +50,13 @@ def coordinate_word(key: str) -> str | None:
 
 
 def is_coordinate(key: str, values: Any) -> bool:
-    """Return whether the name of an array marks it as a coordinate. Arrays x, y and z with several axes may be fields."""
+    """Return whether the name of an array marks it as a coordinate.
+
+    Arrays x, y and z with several axes may be fields, and so may others with three axes, such as the temperature t. With two
+    axes, those are the times of each sample, or the latitudes and longitudes of a curved grid.
+    """
     word = coordinate_word(key)
-    return word is not None and (word not in ("x", "y", "z") or values.squeeze().ndim < 2)
+    return word is not None and values.squeeze().ndim < (2 if word in ("x", "y", "z") else 3)
 
 
 def is_channel(dim: str) -> bool:

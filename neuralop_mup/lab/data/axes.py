@@ -194,10 +194,10 @@ def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) ->
         own = key.rpartition("/")[0]
         return 0 if own in groups else 1 if not own or any(group.startswith(f"{own}/") for group in groups) else 2
 
-    for key in sorted((str(key) for key in raw.variables if key not in arrays), key=rank):
-        values = raw[key].values.squeeze() if coordinate_word(key) else np.empty(0)
+    for key in sorted((str(key) for key in raw.variables if key not in arrays and coordinate_word(str(key))), key=rank):
+        values = raw[key].squeeze()
         if values.ndim == 1 and values.size > 1 and values.dtype.kind in "biuf":
-            found.setdefault(str(coordinate_word(key)), values)
+            found.setdefault(str(coordinate_word(key)), values.values)
     for key, own in words.items():
         for dim, word in zip(arrays[key].dims, own, strict=True):
             if dim in raw.coords and word not in (SAMPLE, CHANNEL) and raw[dim].dtype.kind in "biufmM":
@@ -289,7 +289,7 @@ def _only_reading(
     if TIME in lengths and not in_time:
         leads.insert(0, (SAMPLE, TIME))
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
-    ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
+    ways = [dict.fromkeys(_ways(variable, leads, in_time and bool(lengths))) for variable in shapes.values()]
     fitting: list[dict[str, Words]] = []
     agreeing: list[dict[str, Words]] = []
     for each in product(*ways):
@@ -313,17 +313,21 @@ def _only_reading(
     return found[0]
 
 
-def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
-    """Yield the possible names for the axes of an array. A first axis of length 1 may be a channel or a sample."""
+def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterator[Words]:
+    """Yield the possible names for the axes of an array. A first axis of length 1 may be a channel or a sample.
+
+    ``time_last`` includes a single trajectory with its time axis last. Only the lengths of coordinates can confirm it.
+    """
     names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
     n = variable.ndim
     if n > 1 and variable.shape[0] == 1 and names[0] is None:
-        yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
+        yield from ((CHANNEL, *words) for words in _ways(variable[0], leads, time_last) if CHANNEL not in words)
         if () in leads:
             return  # a single sample and a single channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
     if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
+        ways += [(*words, TIME) for words in _grid_words(n - 1) if time_last]
     for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
         if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):
             yield way
