@@ -302,7 +302,8 @@ def _read_netcdf(path: Path) -> list[Dataset]:
     """Read NetCDF 4 files as HDF5, and older NetCDF files with scipy."""
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
-    return [open_dataset(path, engine="scipy", decode_times=False, cache=False).assign_attrs({"file": str(path)})]
+    found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
+    return [found.assign_attrs({"file": str(path)})]
 
 
 # Zarr
