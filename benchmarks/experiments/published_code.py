@@ -181,11 +181,12 @@ def relative_l2(predicted: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return ((predicted - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)).sum()
 
 
+#: Name of the equation in a run → its script.
 CASES = {
     "advection": Case("PDEBench", partial(windows, "advection"), (20, 64), 12, 2, 32, 1500),
     "burgers": Case("PDEBench", partial(windows, "burgers"), (20, 64), 12, 2, 32, 1500),
+    "darcy, a = 0.1 or 1": Case("PDEBench", partial(pairs, "darcy", grid=26, contrast=(0.1, 1.0)), (20,), 12, 2, 10),
     "burgers, final state": Case("Li", partial(pairs, "burgers"), (64,), 16, 0, 20, periods=10, loss=relative_l2),
-    "darcy, a = 0.1 or 1": Case("PDEBench", partial(pairs, "darcy", grid=26, contrast=(0.1, 1.0)), (20,), 12, 2, 20),
     "darcy, a = 3 or 12": Case("Li", partial(pairs, "darcy", grid=23), (32,), 12, 9, 20, loss=relative_l2, encoded=True),
 }
 
@@ -252,7 +253,7 @@ class PublishedCode(Experiment):
     cases: Mapping[str, Case] = field(default_factory=CASES.copy)
     seeds: tuple[int, ...] = (0, 1, 2)
 
-    notes = "nRMSE, or relative L2 error, on the test set, as the mean and range of the seeds. Trajectories: of one step."
+    notes = "Relative L2 error (PDEBench's nRMSE) on the test set, as the mean and range of the seeds."
 
     def tiny(self) -> PublishedCode:
         """Return a script on one axis and one on two, with few steps."""
@@ -304,16 +305,17 @@ class PublishedCode(Experiment):
         return found if len(found) == len(self.seeds) else []
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """Return a table of errors, and the mean errors relative to those of tuned AdamW."""
+        """Return a table of errors, and the mean and largest ratio of mean errors to those of tuned AdamW."""
         rows, ratios = [], []
         for name, case in self.cases.items():
             for width in case.widths:
                 errors = {method: self.errors(records, (name, width, method)) for method in METHODS}
                 ours, _, adamw = errors.values()
-                ratios += [fmean(ours) / fmean(adamw)] if ours and adamw else []
+                ratio = [fmean(ours) / fmean(adamw)] if ours and adamw else []
+                ratios += ratio
                 cells = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors.values()]
-                rows.append([case.code, name.capitalize(), str(width), *cells])
-        found = {"errors": "\n".join(table(["script", "equation", "width", *METHODS], rows))}
+                rows.append([case.code, name.capitalize(), str(width), *cells, f"{ratio[0]:.2f}" if ratio else "–"])
+        found = {"errors": "\n".join(table(["script", "equation", "width", *METHODS, "two lines / tuned AdamW"], rows))}
         if ratios:
             found |= {"over.mean": f"{geometric_mean(ratios):.2f}", "over.most": f"{max(ratios):.2f}"}
         return found
