@@ -25,7 +25,7 @@ SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 _USUAL = {
     **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
-    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"), TIME),
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
     **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }

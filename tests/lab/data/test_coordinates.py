@@ -53,6 +53,13 @@ def test_lengths_of_coordinates_identify_axes(shape, words):
     assert own.load().counts()["train"] == (320 if "sample" in words else 8)
 
 
+def test_edges_of_cells_are_not_fields():
+    """Each file of CMIP6 has some. The message proposed time_bnds as the input."""
+    data = xarray.Dataset({"tos": (("time", "x"), array(40, 8)), "time_bnds": (("time", "bnds"), array(40, 2))})
+    data.assign_coords(time=("time", np.arange(40.0), {"bounds": "time_bnds"})).to_netcdf("a.nc", engine="scipy")
+    assert OwnData(files="a.nc", time_step=1).readings["output"] == "tos (time x)"
+
+
 def test_a_temperature_named_t_is_a_field_and_not_the_time():
     """It was ignored without a message, so that only the geopotential z was learned."""
     t, axes = array(40, 2, 8, 8), ("time", "level", "lat", "lon")
