@@ -17,7 +17,7 @@ from xarray.core import indexing
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
-_FEW = 256  # number of values between two steps below which reading everything is faster than reading each step
+_FEW = 256  # if a step skips fewer values than this, reading all of them is faster
 
 #: Axes with a meaning. Every other axis belongs to the grid or, if its name starts with "channel:", to one array's channels.
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
