@@ -144,6 +144,9 @@ def test_objects_in_memory():
     assert np.array_equal(take(data, "input", [2])[0, 0], A[2])
     half = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
     assert dataset_of({"u": half})["u"].dtype == np.float32
+    assert dataset_of({"u": half.to(torch.float8_e4m3fn)})["u"].dtype == np.float32
+    conjugate = torch.tensor([1 + 2j]).conj()  # torch negates and conjugates only when values are used
+    assert [dataset_of({"u": values})["u"].item() for values in (conjugate, conjugate.imag)] == [1 - 2j, -2]
 
 
 def test_group_for_each_sample():
