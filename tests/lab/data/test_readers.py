@@ -463,3 +463,17 @@ def test_four_numbered_groups_are_samples(n):
     else:
         with refused("run0/x run2/y"):
             OwnData(files="d.h5").load()
+
+
+def test_a_field_that_is_equal_in_all_groups_belongs_to_each_sample():
+    """Only arrays with one axis, such as coordinates, are read once."""
+    x = array(8, 9)
+    write_hdf5("d.h5", {f"run{i}/{key}": x if key == "x" else array(8, 9) for i in range(10) for key in "xy"})
+    own = OwnData(files="d.h5", x="*/x", y="*/y", dims="sample x y")
+    assert own.readings["input"] == "*/x (sample x y)"
+    assert_equal([own.load().train[0]], [[x[None]] * 8])
+
+
+def test_a_file_without_fields_is_refused():
+    with refused("d.npz two axes"):
+        OwnData(files=write("d.npz", a=np.arange(9.0))).load()
