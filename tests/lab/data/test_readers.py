@@ -477,3 +477,9 @@ def test_a_field_that_is_equal_in_all_groups_belongs_to_each_sample():
 def test_a_file_without_fields_is_refused():
     with refused("d.npz two axes"):
         OwnData(files=write("d.npz", a=np.arange(9.0))).load()
+
+
+def test_an_input_without_an_output_is_refused():
+    np.save("x.npy", array(20, 16))
+    with refused("x.npy,y.npy"):
+        OwnData(files="x.npy").load()
