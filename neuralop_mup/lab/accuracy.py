@@ -85,16 +85,15 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     names = _names(data, which, split.get(which, ()), len(errors))
     order = defined[np.argsort(-errors[defined], kind="stable")]
     wanted = {i: f"sample {names[i]}\nerror {errors[i]:.3g}" for i in (order[len(order) // 2], order[0])}
-    fields = enumerate(_fields(model, loaders[which]))
-    plots.plot_samples({wanted[i]: sample for i, sample in fields if i in wanted}, figure)
+    plots.plot_samples({wanted[i]: sample for i, sample in enumerate(_fields(model, loaders[which])) if i in wanted}, figure)
     named = "test" if which == "test" else "validation"
     baselines = "; ".join(f"{way}, {_BASELINES[way]}" for way in ways if way in _BASELINES)
     comparison = (
-        f"Errors on the {named} data, in the units of the data. L2 is the relative L2 error, RMSE is the root mean square "
-        f"error, and std is the standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n"
+        f"Errors on the {named} data, in the units of the data. L2 is the relative L2 error of a channel over all samples, "
+        "RMSE is the root mean square error, and std is the standard deviation of the targets. Baselines: "
+        f"{baselines}.\n\nBy channel:\n\n"
         f"{wording.aligned(by_channel)}"
     )
-    joined = " over all channels together (the loss sums the errors of the channels)" if len(by_channel) > 2 else ""
     with np.errstate(invalid="ignore"):  # differences of infinite errors
         quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
     all_ways = found | _at_half_the_resolution(model, loaders[which])
@@ -102,7 +101,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     tables = {
         "Means over the samples. The error l2 covers all channels together; h1, vrmse (The Well) and nrmse (PDEBench) are "
         "means over the channels:": [["error", *all_ways], *means],
-        f"Relative L2 errors{joined}. By sample:": [
+        "Relative L2 errors of all channels together. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],
         ],
@@ -138,8 +137,11 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
     found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
     for batch in batches:
         y = batch["y"]
-        no_h1 = y.is_complex() or y.ndim > 5
-        metrics = {name: metric for name, metric in {**METRICS, **_MOMENTS}.items() if not (name == "h1" and no_h1)}
+        metrics = {
+            name: metric
+            for name, metric in {**METRICS, **_MOMENTS}.items()
+            if not (name == "h1" and (y.is_complex() or y.ndim > 5))
+        }
         for way, predict in ways.items():
             with quiet():
                 prediction = predict(batch)
@@ -178,8 +180,7 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
     rows = [[channel, *numbers] for channel, numbers in enumerate(torch.stack(columns, 1).tolist())]
     findings, varying = [], set((~std.isnan()).nonzero().flatten().tolist())
     for way in [way for way in rmse if way in _BASELINES]:
-        better = rmse[MODEL] < _NOT_BETTER * rmse[way]
-        poor = [channel for channel in varying if not better[channel] and rmse[way][channel] > 0]
+        poor = [i for i in varying if not rmse[MODEL][i] < _NOT_BETTER * rmse[way][i] and rmse[way][i] > 0]
         if len(poor) == len(varying) > 0:
             findings.append(
                 f"The model is not better than {_BASELINES[way]}{': nothing was learned' if way == MEAN else ''}."

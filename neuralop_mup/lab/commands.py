@@ -81,7 +81,7 @@ def compare(
     found = compare_methods(_fnos(source), source, target=size, folder=out, read=None, **how)
     methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
     plots.plot_ways(methods, out / "comparison.png", title=found.title)
-    (out / "comparison.md").write_text(f"# {found.title}\n\n{found}\n", encoding="utf-8")
+    _write(out / "comparison.md", f"# {found.title}\n\n{found}\n")
     details, result = str(found).rsplit("\n\n", 1)
     print(f"\n{details}\n\nFigure and table: {out} (comparison.png, comparison.md)\n\n{result}")
     return 0 if all(max(own.errors) < math.inf for name, own in found.methods.items() if "SOAP" in name) else 1
@@ -140,7 +140,7 @@ def tune(
         to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     base
         FNO arguments that differ in the small model. Default: a quarter of the target's width (at least 16; half of a
-        width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
+        width up to 16), and as many modes as needed to capture 99.9 % of the targets' energy.
     space
         Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
         factors of 2 around the formula for the number of steps, or 0.001 to 0.064 for an optimizer without a formula.
@@ -158,8 +158,7 @@ def tune(
 
 def _where(folder: Path) -> str:
     """Return the text that is printed after training: where the results are and how to use them."""
-    load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
-    return f"\nReport, figures and every run: {folder}\n{load}"
+    return f"\nReport, figures and every run: {folder}\nIn Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
 
 
 def summary(
@@ -190,8 +189,7 @@ def summary(
     """
     size = _size({"hidden_channels": 128, "n_modes": 64, **(model or {})}, n_dim)
     with torch.device("meta"):
-        built = FNOs(1, 1, n_dim)(**size)
-        own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
+        own = parametrize(FNOs(1, 1, n_dim)(**size), _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
     plan = replace(get_plan(own), init_applied=True)  # print the plan as for a model with weights
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0
@@ -249,8 +247,12 @@ def coord_check(
 
     def build(size: int) -> torch.nn.Module:
         made = fnos(**_size({**start, size_name: size}, source.n_dim))
-        drawn = not next(made.parameters()).is_meta
-        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
+        return parametrize(
+            made,
+            base=lambda: fnos(**_size(small, source.n_dim)),
+            rule=rule,
+            init=not next(made.parameters()).is_meta,
+        )
 
     with torch.device("meta"):  # check the grid before any data is generated
         for size in sizes:
@@ -269,11 +271,11 @@ def coord_check(
     )
     found = {row["outcome"] for row in check.verdicts()}
     outcome = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
-    text, title = str(check), f"{source.title}, rule {rule}: {outcome}"
+    title = f"{source.title}, rule {rule}: {outcome}"
     out.mkdir(parents=True, exist_ok=True)
-    (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
+    _write(out / "coord_check.md", f"# {title}\n\n```\n{check}\n```\n")
     check.plot(out / "coord_check.png", title=title)
-    print(f"{text}\n{title}.\nSlopes and figure: {out}")
+    print(f"{check}\n{title}.\nSlopes and figure: {out}")
     return 0 if outcome == "passed" else 1
 
 
@@ -284,7 +286,7 @@ def data(
     problem: Some = None,
     read: Some = None,
 ) -> int:
-    """Print how your data is read and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
+    """Print how your data is read and how many modes capture its energy. Example: neuralop-mup data heat.npz --read.x a
 
     The data of a problem is generated or read from the cache (environment variable NEURALOP_MUP_CACHE).
 
@@ -298,8 +300,11 @@ def data(
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
-    modes = ",".join(map(str, mode_energy(found.sample()["y"]).enough()))
-    print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
+    modes = () if found.masked else mode_energy(found.sample()["y"]).enough()
+    enough = f"n_modes = {','.join(map(str, modes))} captures {100 * ENOUGH:g} % of the targets' energy."
+    print(
+        "", enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy.", sep="\n"
+    )
     return 0
 
 
@@ -309,14 +314,24 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        names = [*PROBLEMS, *similar_names(data)]
-        raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
+        raise MupError(
+            f"{data!r} is not a known problem, file or folder: {nearest(data, [*PROBLEMS, *similar_names(data)])}"
+        )
     return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
 
 
 def _folder(given: str, source: Any, command: str) -> Path:
     """Return the folder for the results of a command. By default, its name contains the path of the data."""
     return Path(given or f"runs/{source.title.replace('/', '-')}-{command}")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a text file, and print a note if this replaces different text from an earlier command."""
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        print(
+            f"The earlier results in {path} were replaced. To keep both, pass another folder, such as --folder runs/second."
+        )
+    path.write_text(text, encoding="utf-8")
 
 
 def _fnos(source: Any) -> FNOs:
@@ -332,8 +347,10 @@ def _target(source: Any, given: Some) -> dict[str, Any]:
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
     """Return FNO arguments with one number of modes per axis."""
-    size = tuples(given)
-    return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
+    return {
+        name: (value,) * n_dim if name in ("n_modes", "max_n_modes") and isinstance(value, int) else value
+        for name, value in tuples(given).items()
+    }
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,8 +87,11 @@ class Comparison:
 
     def result(self) -> str:
         """Return one sentence that compares the error of MuSOAP, with its default learning rate, with the errors of Adam."""
-        ours = self.methods[SOAP].errors
-        found = {name: difference(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
+        found = {
+            name: difference(self.methods[SOAP].errors, own.errors)
+            for name, own in self.methods.items()
+            if name.startswith("Adam")
+        }
         parts = [f"relative to {name}: {text}" for name, text in found.items() if text]
         if not parts:
             return f"Result: none, because a comparison requires at least {SEEDS} seeds that completed training."
@@ -166,8 +169,8 @@ def compare(
     used = soap.study.train.loss
     about = (
         f"Comparison of Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
-        f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}, errors on held-out "
-        f"{held_out} data."
+        f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}; the error is the "
+        f"{soap.study.train.error_name} on held-out {held_out} data."
     )
     if progress:
         print(about, soap, sep="\n")
@@ -183,8 +186,12 @@ def compare(
     for name in (name for name in METHODS if name in lrs):
         study = (soap if "SOAP" in name else adam).study
         of_rule = {"rule": study.rules[0], **study.settings_by_rule.get(study.rules[0], {})}
-        base = study.sizes["proxy"] if name in searches else None
-        settings[name] = {"optimizer": study.fixed["optimizer"], **of_rule, "base": base, "lr": lrs[name]}
+        settings[name] = {
+            "optimizer": study.fixed["optimizer"],
+            **of_rule,
+            "base": study.sizes["proxy"] if name in searches else None,
+            "lr": lrs[name],
+        }
     final = Study(
         name=folder.resolve().name,
         space={},

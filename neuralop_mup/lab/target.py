@@ -131,8 +131,8 @@ class Tuned:
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
         unknown = (~torch.isfinite(fields)).nonzero()
-        fills = fill is not None or not is_known(self.processor)  # a user-defined processor may fill such values
-        if fields.ndim and len(unknown) and not fills:
+        # A user-defined processor may fill such values.
+        if fields.ndim and len(unknown) and fill is None and is_known(self.processor):
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
@@ -161,12 +161,13 @@ class Tuned:
     def __repr__(self) -> str:
         made = self._provenance
         base = "" if made["base"] is None else f"base={made['base']}, "
-        named = made["metrics"].get("score") or "validation loss"
+        named = made["metrics"].get("score") or made["metrics"].get("error_name", "loss")
         return "\n".join(
             (
                 *verdict(self.results),
-                f"This model has {made['metrics']['n_params']:,} parameters, seed {made['seed']} and a {named} of "
-                f"{self.loss:.4g}. It is stored in {self.results.folder} and was built by:",
+                f"This model has {made['metrics']['n_params']:,} parameters and was trained with seed {made['seed']}. Its "
+                f"{named} on the validation data is {self.loss:.4g}. The model is stored in {self.results.folder} and was "
+                "built by:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )

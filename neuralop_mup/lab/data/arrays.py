@@ -3,7 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,8 @@ class Stored(BackendArray):
         Whether the file stores the axes in reverse order, as MATLAB does.
     chunks : sequence of int, optional
         Shape of the chunks in which the file stores the array.
+    offset : int, optional
+        Position of the first byte, if the file stores the array contiguously and uncompressed.
     """
 
     def __init__(
@@ -114,29 +117,45 @@ class Stored(BackendArray):
         dtype: Any,
         reversed: bool = False,
         chunks: Sequence[int] | None = None,
+        offset: int | None = None,
     ) -> None:
         self.opener, self.path, self.key = opener, str(path), key
         self.shape, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
-        self.chunks = tuple(chunks or ())
+        self.chunks, self.offset = tuple(chunks or ()), offset
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
 
     def read(self, key: tuple) -> np.ndarray:
         """Read the part selected by a tuple of integers and slices. Raise MupError if the file is damaged."""
+        with self._damage_reported(), reading():
+            values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
+        return values.T if self.reversed else values
+
+    def read_rows(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Read ``rows``, in ascending order, directly from the file into ``out``. Requires ``offset``."""
+        size = out[0].nbytes
+        with self._damage_reported(), open(self.path, "rb") as file:
+            for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
+                file.seek(self.offset + int(rows[run[0]]) * size)
+                if file.readinto(out[run[0] : run[-1] + 1]) < len(run) * size:
+                    raise ValueError("the file is truncated")
+
+    @contextmanager
+    def _damage_reported(self) -> Iterator[None]:
         try:
-            with reading():
-                values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
+            yield
         except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
             reason = f"{type(error).__name__}: {error}"
             raise MupError(
                 f"Cannot read {self.key} from {self.path} ({reason}). The file may be damaged; write or copy it again."
             ) from error
-        return values.T if self.reversed else values
 
     def opened(self) -> Any:
         """Return the array object of the library that reads the file."""
         place = self.opener, self.path, os.getpid()
+        if (place, self.key) in OPEN.files:
+            return OPEN.files[place, self.key]
         if place not in OPEN.files:
             OPEN.files[place] = self.opener(self.path)
         array = OPEN.files[place][self.key]
@@ -147,13 +166,14 @@ class Stored(BackendArray):
                 f"the array has dtype {array.dtype} and shape {shape}, but had dtype {self.dtype} and shape {self.shape} "
                 "before"
             )
+        OPEN.files[place, self.key] = array
         return array
 
 
 def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
     """Return an array that is stored contiguously in a file, starting at a byte offset."""
     opener = partial(_flat, key=key, offset=offset, shape=tuple(shape)[:: -1 if reversed else 1], dtype=dtype)
-    return Stored(opener, path, key, shape, dtype, reversed)
+    return Stored(opener, path, key, shape, dtype, reversed, offset=None if reversed else offset)
 
 
 def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:

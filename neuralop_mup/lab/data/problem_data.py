@@ -186,8 +186,9 @@ class ProblemData(Splits):
                 continue
             samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
             # A whole batch is fetched with one indexing operation, whereas torch's default would collate sample by sample.
-            batches = BatchSampler(samples, int(batch_size), drop_last=False)
-            made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
+            made[name] = DataLoader(
+                pairs, batch_size=None, sampler=BatchSampler(samples, int(batch_size), drop_last=False), generator=drawn
+            )
         if self.masked:
             made = {name: MappedLoader(loader, self._finished) for name, loader in made.items()}
         return made.pop("train"), made

@@ -171,13 +171,24 @@ def _is_array(key: str, entry: Any) -> bool:
     return is_field and not bytes(entry.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
 
 
+def _has_bytes(path: Path, entry: h5py.Dataset) -> bool:
+    """Return whether the bytes of the file are the values of an array, if it is not stored in chunks or elsewhere.
+
+    That is not so behind a link to another file, while this process has the file open for writing, and for floating-point
+    formats that NumPy lacks, such as bfloat16.
+    """
+    is_native = entry.dtype.kind == "f" and entry.id.get_type() == h5py.h5t.py_create(entry.dtype)
+    return is_native and entry.file.mode == "r" and os.path.samefile(entry.file.filename, path)
+
+
 def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
     """Return an array of an HDF5 file. Its axes have the names from the file only if all of them are named."""
     reversed = "MATLAB_class" in entry.attrs
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
     names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
     is_named = all(names) and len(set(names)) == len(names) and not reversed
-    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks)
+    offset = None if reversed or not _has_bytes(path, entry) else entry.id.get_offset()  # None for chunks
+    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks, offset)
     return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
 
 
@@ -291,8 +302,7 @@ def _read_netcdf(path: Path) -> list[Dataset]:
     """Read NetCDF 4 files as HDF5, and older NetCDF files with scipy."""
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
-    found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
-    return [found.assign_attrs({"file": str(path)})]
+    return [open_dataset(path, engine="scipy", decode_times=False, cache=False).assign_attrs({"file": str(path)})]
 
 
 # Zarr
