@@ -37,9 +37,11 @@ METHODS: dict[str, type[nn.Module]] = {"SoftAdapt": SoftAdapt, "ReLoBRaLo": Relo
 
 
 class BalancedTraining(Training):
-    """A training where a method balances the loss of the equation against all others."""
+    """A training where a method, a key of :data:`METHODS`, balances the loss of the equation against all others."""
 
-    method: type[nn.Module]
+    def __init__(self, method: str, *parts: Any, **named: Any) -> None:
+        super().__init__(*parts, **named)
+        self.method = METHODS[method]
 
     def prepare(self, s: Any) -> Any:
         """Return the parts of a training, and replace its losses by the balanced one."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from experiments import contenders, untuned
-from experiments.balancing import METHODS, BalancedTraining
+from experiments.balancing import BalancedTraining
 from experiments.contenders import arguments_in_key
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
@@ -91,9 +91,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of(config.get("loss", "l2"), problem.n_dim, problem.losses())
     errors = {name: error for name, (_, error) in losses_of("l2", problem.n_dim, problem.losses()).items()}
-    kind = BalancedTraining if "balancing" in config else Training
+    kind = partial(BalancedTraining, config["balancing"]) if "balancing" in config else Training
     training = kind(build, problem, staged, losses, score=score, optimizers=OPTIMIZERS, errors=errors)
-    training.method = METHODS.get(config.get("balancing"))
     return training({**_package_settings(config), "epochs": STAGES})
 
 
