@@ -85,7 +85,8 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     names = _names(data, which, split.get(which, ()), len(errors))
     order = defined[np.argsort(-errors[defined], kind="stable")]
     wanted = {i: f"sample {names[i]}\nerror {errors[i]:.3g}" for i in (order[len(order) // 2], order[0])}
-    plots.plot_samples({wanted[i]: sample for i, sample in enumerate(_fields(model, loaders[which])) if i in wanted}, figure)
+    fields = enumerate(_fields(model, loaders[which]))
+    plots.plot_samples({wanted[i]: sample for i, sample in fields if i in wanted}, figure)
     named = "test" if which == "test" else "validation"
     baselines = "; ".join(f"{way}, {_BASELINES[way]}" for way in ways if way in _BASELINES)
     comparison = (
@@ -137,11 +138,8 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
     found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
     for batch in batches:
         y = batch["y"]
-        metrics = {
-            name: metric
-            for name, metric in {**METRICS, **_MOMENTS}.items()
-            if not (name == "h1" and (y.is_complex() or y.ndim > 5))
-        }
+        no_h1 = y.is_complex() or y.ndim > 5
+        metrics = {name: metric for name, metric in {**METRICS, **_MOMENTS}.items() if not (name == "h1" and no_h1)}
         for way, predict in ways.items():
             with quiet():
                 prediction = predict(batch)
@@ -180,7 +178,8 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
     rows = [[channel, *numbers] for channel, numbers in enumerate(torch.stack(columns, 1).tolist())]
     findings, varying = [], set((~std.isnan()).nonzero().flatten().tolist())
     for way in [way for way in rmse if way in _BASELINES]:
-        poor = [i for i in varying if not rmse[MODEL][i] < _NOT_BETTER * rmse[way][i] and rmse[way][i] > 0]
+        better = rmse[MODEL] < _NOT_BETTER * rmse[way]
+        poor = [channel for channel in varying if not better[channel] and rmse[way][channel] > 0]
         if len(poor) == len(varying) > 0:
             findings.append(
                 f"The model is not better than {_BASELINES[way]}{': nothing was learned' if way == MEAN else ''}."

@@ -40,9 +40,8 @@ class _Parser(ArgumentParser):
 
 def parser(command: str | None = None) -> ArgumentParser:
     """Return the parser for all commands, or for a single command."""
-    return auto_parser(
-        COMMANDS if command is None else COMMANDS[command], parser_class=_Parser, prog="neuralop-mup", version=__version__
-    )
+    components = COMMANDS if command is None else COMMANDS[command]
+    return auto_parser(components, parser_class=_Parser, prog="neuralop-mup", version=__version__)
 
 
 def in_full(argv: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -158,7 +159,8 @@ def tune(
 
 def _where(folder: Path) -> str:
     """Return the text that is printed after training: where the results are and how to use them."""
-    return f"\nReport, figures and every run: {folder}\nIn Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
+    load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
+    return f"\nReport, figures and every run: {folder}\n{load}"
 
 
 def summary(
@@ -189,7 +191,8 @@ def summary(
     """
     size = _size({"hidden_channels": 128, "n_modes": 64, **(model or {})}, n_dim)
     with torch.device("meta"):
-        own = parametrize(FNOs(1, 1, n_dim)(**size), _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
+        built = FNOs(1, 1, n_dim)(**size)
+        own = parametrize(built, _size(base, n_dim) if isinstance(base, Mapping) else base, rule=rule)
     plan = replace(get_plan(own), init_applied=True)  # print the plan as for a model with weights
     print({"text": plan.__str__, "markdown": plan.to_markdown, "json": plan.to_json}[format]())
     return 0
@@ -247,12 +250,8 @@ def coord_check(
 
     def build(size: int) -> torch.nn.Module:
         made = fnos(**_size({**start, size_name: size}, source.n_dim))
-        return parametrize(
-            made,
-            base=lambda: fnos(**_size(small, source.n_dim)),
-            rule=rule,
-            init=not next(made.parameters()).is_meta,
-        )
+        drawn = not next(made.parameters()).is_meta
+        return parametrize(made, base=lambda: fnos(**_size(small, source.n_dim)), rule=rule, init=drawn)
 
     with torch.device("meta"):  # check the grid before any data is generated
         for size in sizes:
@@ -271,11 +270,11 @@ def coord_check(
     )
     found = {row["outcome"] for row in check.verdicts()}
     outcome = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
-    title = f"{source.title}, rule {rule}: {outcome}"
+    text, title = str(check), f"{source.title}, rule {rule}: {outcome}"
     out.mkdir(parents=True, exist_ok=True)
-    _write(out / "coord_check.md", f"# {title}\n\n```\n{check}\n```\n")
+    _write(out / "coord_check.md", f"# {title}\n\n```\n{text}\n```\n")
     check.plot(out / "coord_check.png", title=title)
-    print(f"{check}\n{title}.\nSlopes and figure: {out}")
+    print(f"{text}\n{title}.\nSlopes and figure: {out}")
     return 0 if outcome == "passed" else 1
 
 
@@ -314,10 +313,9 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if data in PROBLEMS:
         return get_problem(data, **given)
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
-        raise MupError(
-            f"{data!r} is not a known problem, file or folder: {nearest(data, [*PROBLEMS, *similar_names(data)])}"
-        )
-    return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
+        names = [*PROBLEMS, *similar_names(data)]
+        raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
+    return as_source(data.split(",") if "," in data and not os.path.exists(os.path.expanduser(data)) else data, given)
 
 
 def _folder(given: str, source: Any, command: str) -> Path:
@@ -347,10 +345,8 @@ def _target(source: Any, given: Some) -> dict[str, Any]:
 
 def _size(given: Mapping[str, Any], n_dim: int) -> dict[str, Any]:
     """Return FNO arguments with one number of modes per axis."""
-    return {
-        name: (value,) * n_dim if name in ("n_modes", "max_n_modes") and isinstance(value, int) else value
-        for name, value in tuples(given).items()
-    }
+    size = tuples(given)
+    return {k: (v,) * n_dim if k in ("n_modes", "max_n_modes") and isinstance(v, int) else v for k, v in size.items()}
 
 
 def _flat(space: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,11 +87,8 @@ class Comparison:
 
     def result(self) -> str:
         """Return one sentence that compares the error of MuSOAP, with its default learning rate, with the errors of Adam."""
-        found = {
-            name: difference(self.methods[SOAP].errors, own.errors)
-            for name, own in self.methods.items()
-            if name.startswith("Adam")
-        }
+        ours = self.methods[SOAP].errors
+        found = {name: difference(ours, own.errors) for name, own in self.methods.items() if name.startswith("Adam")}
         parts = [f"relative to {name}: {text}" for name, text in found.items() if text]
         if not parts:
             return f"Result: none, because a comparison requires at least {SEEDS} seeds that completed training."
@@ -186,12 +183,8 @@ def compare(
     for name in (name for name in METHODS if name in lrs):
         study = (soap if "SOAP" in name else adam).study
         of_rule = {"rule": study.rules[0], **study.settings_by_rule.get(study.rules[0], {})}
-        settings[name] = {
-            "optimizer": study.fixed["optimizer"],
-            **of_rule,
-            "base": study.sizes["proxy"] if name in searches else None,
-            "lr": lrs[name],
-        }
+        base = study.sizes["proxy"] if name in searches else None
+        settings[name] = {"optimizer": study.fixed["optimizer"], **of_rule, "base": base, "lr": lrs[name]}
     final = Study(
         name=folder.resolve().name,
         space={},

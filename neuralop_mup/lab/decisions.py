@@ -151,8 +151,8 @@ def validated(
     )
     tried = [{key: value} for key, values in {**study.space, "seed": study.seeds}.items() for value in values]
     for config in [{**study.settings_by_rule[rule], **one} for rule in study.rules for one in tried]:
-        # Settings also accept zero, but such a run would not learn anything.
-        check_positive("lr", Settings.of({**study.fixed, **study.example, **config}, optimizers).lr)
+        run = Settings.of({**study.fixed, **study.example, **config}, optimizers)
+        check_positive("lr", run.lr)  # Settings also accept zero, but such a run would not learn anything
     return study, optimizers
 
 
@@ -238,7 +238,8 @@ def decide(
     for rule in study.rules:
         with inspection():  # the base model is not on the meta device, so its initialization can be checked
             for model in models.values():
-                parametrize(copy.deepcopy(model), base=copy.deepcopy(small), rule=rule, init=model is first)
+                own = copy.deepcopy(model)
+                parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
     about_base = "the reference size, 32 channels and 16 modes" if base is None else size_text(base)
     problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
     about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({run.epochs} epochs)"
@@ -251,9 +252,10 @@ def decide(
     }
     n_val, modes = (loaded.counts()["val"], modes_of(first)) if search else (None, None)
     notes = tuple(data_notes(sample, n_val, modes, modes_of(large), is_named, energy))
-    chosen = {"sizes": sizes, "space": {**study.space, "lr": lrs}, "notes": notes, "train": training, "costs": costs}
+    space = {**study.space, "lr": lrs}
+    study = replace(study, sizes=sizes, space=space, notes=notes, train=training, costs=costs)
     title, n_bytes = f"{type(large).__name__} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
-    return Decided(replace(study, **chosen), title, steps, choices, n_bytes)
+    return Decided(study, title, steps, choices, n_bytes)
 
 
 def _default_lrs(choice: Choice, steps: int, search: bool) -> list[float]:

@@ -63,10 +63,8 @@ def versions() -> dict[str, str]:
 
 def releases() -> dict[str, str]:
     """Return the releases (major and minor) of this package and of torch, which are part of a run's key."""
-    return {
-        name: ".".join(str(version).split(".")[:2])
-        for name, version in (("neuralop-mup", __version__), ("torch", torch.__version__))
-    }
+    installed = {"neuralop-mup": __version__, "torch": torch.__version__}
+    return {name: ".".join(str(version).split(".")[:2]) for name, version in installed.items()}
 
 
 @contextmanager
@@ -164,7 +162,8 @@ def _raised(error: BaseException) -> dict[str, Any]:
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__
     outcome = failed(said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": "), again=around)
-    return {**outcome, "outcome": kind, "traceback": "".join(traceback.format_exception(error)) if kind == FAILED else None}
+    trace = traceback.format_exception(error) if kind == FAILED else []
+    return {**outcome, "outcome": kind, "traceback": "".join(trace) or None}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -51,9 +51,8 @@ def save(figure: Any, path: str | Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     # With fixed ids and no date, the same records produce the same SVG file.
     with rc_context({"svg.hashsalt": "neuralop-mup"}):
-        figure.savefig(
-            path, metadata={"Date": None} if path.suffix == ".svg" else None, bbox_inches="tight", pad_inches=0.08
-        )
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, metadata=metadata, bbox_inches="tight", pad_inches=0.08)
     return path
 
 
@@ -237,7 +236,8 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
             count = len(fields[0] if name == "input" else fields[1])
             panel.set_title(name if count == 1 else f"{name}, channel {min(channel, count - 1)}", fontsize=SMALL)
             if values.ndim > 1:
-                figure.colorbar(panel.imshow(values.T, origin="lower", aspect="auto", **look), ax=panel)
+                image = panel.imshow(values.T, origin="lower", aspect="auto", **look)
+                figure.colorbar(image, ax=panel)
                 panel.set(xticks=[], yticks=[])
                 continue
             if name == "prediction":

@@ -45,7 +45,8 @@ def verdict(results: Results) -> list[str]:
         losses = {rule: [r["loss"] for r in results.carried(study.target, rule) if not r["error"]] for rule in compared}
         found = difference(losses[rules[0]], losses["standard"])
         sentences += [f"The loss under {rules[0]}, relative to SP: {found}."] if found else []
-    for name, value in (results.row(rules[0], study.base)["best"] or {}).items():
+    best = results.row(rules[0], study.base)["best"] or {}
+    for name, value in best.items():
         if name == "lr" and study.interpolate and value not in study.space[name]:
             sentences.append(f"The best {wording.in_words(name)} is interpolated between values of the grid.")
         if edge := edge_of(value, study.space.get(name)):
@@ -71,10 +72,8 @@ def _loss_under(results: Results, rule: str | None) -> str:
     where = f" of {target} under {wording.rule_name(rule)}" if len(results.study.sizes) > 1 else ""
     if row["failed"]:
         why = next(r["error"] for r in results.carried(row["size"], rule) if r["error"])
-        return (
-            f"{values}, the training{where} failed ({row['failed']} of {wording.counted(row['trials'], 'run')}: "
-            f"{wording.line(why)[:160]})."
-        )
+        runs = wording.counted(row["trials"], "run")
+        return f"{values}, the training{where} failed ({row['failed']} of {runs}: {wording.line(why)[:160]})."
     named, key = _error(results)
     test = wording.number(mean_metric(results.carried(row["size"], rule), key))
     on = f"{' on the validation data' if key else ''}{'' if test == '–' else f' and {test} on the test data'}"

@@ -105,9 +105,8 @@ class Results:
         """Map each size and rule to its points, and each point to its records, in record order."""
         groups: dict[tuple[str | None, str | None], dict[str, list[Record]]] = {}
         for record in self.records:
-            groups.setdefault((record["size"], record["rule"]), {}).setdefault(params_key(record["params"]), []).append(
-                record
-            )
+            points = groups.setdefault((record["size"], record["rule"]), {})
+            points.setdefault(params_key(record["params"]), []).append(record)
         return groups
 
     def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
@@ -144,9 +143,8 @@ class Results:
 
     def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
         """Return the best point of the base and its mean loss, or (None, inf) if no point completed for every seed."""
-        return lowest(
-            [(group[0]["params"], group) for group in self._points(self.study.base, rule).values()], len(self.study.seeds)
-        )
+        groups = self._points(self.study.base, rule).values()
+        return lowest([(group[0]["params"], group) for group in groups], len(self.study.seeds))
 
     # Numbers
 

@@ -78,7 +78,8 @@ def run(study: Any, *, folder: str | Path | Records, engine: Any, progress: bool
 
 def cost_of(study: Any, runs: Iterable[Run]) -> float:
     """Return the total relative cost of runs. A run with an unknown cost counts as 1."""
-    return sum(getattr(study, "costs", {}).get(run.labels.get("size"), 1.0) for run in runs)
+    costs = getattr(study, "costs", {})
+    return sum(costs.get(run.labels.get("size"), 1.0) for run in runs)
 
 
 def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
@@ -94,7 +95,8 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
     while True:
         if not queue:
             known = {run.id for run in (*pending.values(), *lost)}
-            queue = list({run.id: run for run in study.missing_runs(records) if run.id not in known}.values())
+            missing = {run.id: run for run in study.missing_runs(records)}
+            queue = [run for run in missing.values() if run.id not in known]
         if not pending and not queue:
             queue, lost = lost[:1], lost[1:]
         while queue and len(pending) < engine.capacity:

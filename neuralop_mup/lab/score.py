@@ -216,7 +216,8 @@ def rollout_error(model: Predictor, data: Validation, steps: int) -> float:
             f"{data.n_states} as it is read. Use fewer steps or longer trajectories, and read every time step with "
             "read={'y': 'u', 'time_step': 1} (--read.y u --read.time_step 1)."
         )
-    return float(torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64).log().nanmean().exp())
+    errors = torch.tensor(rollout_errors(model, data, steps), dtype=torch.float64)
+    return float(errors.log().nanmean().exp())
 
 
 def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float]:

@@ -207,16 +207,14 @@ class Study:
         """Return the missing runs of these points. Seeds after the first one are included once the first one has ended."""
         unfinished = [runs for runs in points if self._finished(runs, records) is None]
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
-        return [
-            run
-            for run in itertools.chain.from_iterable(itertools.zip_longest(*started))
-            if run is not None and records.get(run) is None
-        ]
+        in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
+        return [run for run in in_order if run is not None and records.get(run) is None]
 
     def all_missing(self, records: Records) -> list[Run]:
         """Return the missing runs, including those of the target that cannot start yet."""
         points = self.tuning + self.target_points(self.transferred(records) or self.example)
-        return [r for runs in points if self._finished(runs, records) is None for r in runs if records.get(r) is None]
+        unfinished = [runs for runs in points if self._finished(runs, records) is None]
+        return [run for runs in unfinished for run in runs if records.get(run) is None]
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record with labels for each finished run, in the order of the points."""
@@ -331,7 +329,8 @@ def log2_grid(low: float, high: float) -> list[float]:
             f"log2_grid({low!r}, {high!r}) is not a valid grid. Both ends must be positive and finite, and the upper end "
             "must be the lower end times a power of two, as in log2_grid(2**-12, 2**-5)."
         )
-    return [float(low * 2**i) for i in range(round(doublings))] + [float(high)]
+    n = round(doublings)
+    return [float(low * 2**i) for i in range(n)] + [float(high)]
 
 
 def is_number(value: Any) -> bool:

@@ -249,7 +249,8 @@ def transfer(
     ({'lr': 0.5}, [1.0, 1.0])
     """
     sizes, tuned = {"proxy": proxy, "target": target}, {"space": space, "fixed": fixed, "seeds": seeds}
-    study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=as_folder(folder).resolve().name, train=train)
+    name = as_folder(folder).resolve().name
+    study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
     if progress:
         print(f"Tuned on the proxy ({size_text(proxy)}): {cell(study.space)}.")
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")

@@ -131,8 +131,8 @@ class Tuned:
         adds_channel = shape is not None and shape[0] == 1 and fields.ndim == len(shape)
         fields = fields[:, None] if adds_channel else fields
         unknown = (~torch.isfinite(fields)).nonzero()
-        # A user-defined processor may fill such values.
-        if fields.ndim and len(unknown) and fill is None and is_known(self.processor):
+        fills = fill is not None or not is_known(self.processor)  # a user-defined processor may fill such values
+        if fields.ndim and len(unknown) and not fills:
             raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(

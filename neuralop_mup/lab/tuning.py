@@ -30,6 +30,12 @@ from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, function_name, variable_of
 from neuralop_mup.lab.wording import params
 
+_REPLACED = (
+    "{} contains the results of an earlier call with other data, code, settings or versions. This call replaces the report "
+    "and the model that nm.load_tuned loads. To keep both, pass another folder= (in the shell: --folder). Runs are kept, so "
+    "repeating the earlier call with its code and versions needs no training."
+)
+
 
 def train(
     build: Callable[..., nn.Module],
@@ -383,9 +389,8 @@ def _train_one(study: Study, records: Records) -> Results:
     (run,) = study.tuning[0]
     if records.get(run) is None:
         records.warn_of_other_releases([run])
-        records.write(
-            run, execute(__version__, run.train, run.config, str(records.place(run, make=True).resolve()), run.keep)
-        )
+        place = str(records.place(run, make=True).resolve())
+        records.write(run, execute(__version__, run.train, run.config, place, run.keep))
     study.save(records)
     return Results(study, study.rows(records), records.folder)
 
@@ -421,13 +426,7 @@ def _train_and_report(
         with suppress(MupError):  # there is no earlier study
             _, earlier = Study.load(folder)
             if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
-                warnings.warn(
-                    f"{folder} contains the results of an earlier call with other data, code, settings or versions. This "
-                    "call replaces the report and the model that nm.load_tuned loads. To keep both, pass another folder= "
-                    "(in the shell: --folder). Runs are kept, so repeating the earlier call with its code and versions "
-                    "needs no training.",
-                    stacklevel=3,
-                )
+                warnings.warn(_REPLACED.format(folder), stacklevel=3)
         tuned, found = _report(decided, train(records), _call_text(function, arguments))
     if progress:
         print(f"\n{tuned}\n\n{found.comparison}")
@@ -456,19 +455,22 @@ def _call_text(function: Callable[..., Tuned], arguments: Mapping[str, Any]) -> 
 def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Accuracy]:
     """Load the target, measure it, and write the report, even if no run of the target completed."""
     study, folder, training = decided.study, str(results.folder), decided.study.train
-    build = "" if isinstance(training.build, FNOs) else f", {variable_of(function_name(training.build))}"
+    # The name is empty for the FNO of the commands.
+    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
     page = {"command": command, "title": decided.title, "settings": decided.settings}
     runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {params(runs[0]['params'])}: {runs[0]['error']}")
     tuned = load_target(results, training.build, training.processor_given)
-    page["use"] = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({folder!r}{build})\nprediction = tuned.predict(x)"
+    load = f"nm.load_tuned({folder!r}{', ' if build else ''}{build})"
+    page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = tuned.predict(x)"
     found = Accuracy()
     if training.x_shape is not None:
         model = tuned.model.to(available_device(study.fixed.get("device", "auto")))
         with writing(results.folder):
-            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, results.folder / "samples.png")
+            figure = results.folder / "samples.png"
+            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, figure)
         model.to("cpu")
     write_report(results, **page, errors=found.page, findings=found.findings)
     return tuned, found

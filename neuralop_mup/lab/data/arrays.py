@@ -17,7 +17,7 @@ from xarray.core import indexing
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
-_FEW = 256  # number of values between two steps below which reading everything is faster than reading each step
+_FEW = 256  # if a step skips fewer values than this, reading all of them is faster
 
 #: Axes with a meaning. Every other axis belongs to the grid or, if its name starts with "channel:", to one array's channels.
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
@@ -25,7 +25,7 @@ SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 _USUAL = {
     **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
-    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"), TIME),
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
     **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }
@@ -50,9 +50,13 @@ def coordinate_word(key: str) -> str | None:
 
 
 def is_coordinate(key: str, values: Any) -> bool:
-    """Return whether the name of an array marks it as a coordinate. Arrays x, y and z with several axes may be fields."""
+    """Return whether the name of an array marks it as a coordinate.
+
+    Arrays x, y and z with several axes may be fields, and so may others with three axes, such as the temperature t. With two
+    axes, those are the times of each sample, or the latitudes and longitudes of a curved grid.
+    """
     word = coordinate_word(key)
-    return word is not None and (word not in ("x", "y", "z") or values.squeeze().ndim < 2)
+    return word is not None and values.squeeze().ndim < (2 if word in ("x", "y", "z") else 3)
 
 
 def is_channel(dim: str) -> bool:

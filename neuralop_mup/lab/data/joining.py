@@ -115,7 +115,8 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
     made = {key: join_variables([step[key].variable for *_, step in ordered], TIME) for key in fields}
     made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
     at = {TIME: (TIME, [times[place] for place in order])} if times else {}
-    return Dataset({**made, **at}, attrs={"file": str(folder), "linked": linked_files([step for *_, step in steps])})
+    linked = linked_files([step for *_, step in steps])
+    return Dataset({**made, **at}, attrs={"file": str(folder), "linked": linked})
 
 
 def _check_numbers(numbers: Mapping[Path, Sequence[str]]) -> None:

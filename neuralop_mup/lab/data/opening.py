@@ -169,14 +169,14 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
         groups["all"] = _in_steps(own, _in_pieces(own.sources["all"]))
     orders = {split: np.arange(n_samples(group)) for split, group in groups.items()}
     if "all" in orders:
-        orders |= draw(len(orders.pop("all")), own.split, orders, own.shuffle and not is_cut(own))
+        n = len(orders.pop("all"))
+        orders |= draw(n, own.split, orders, own.shuffle and not is_cut(own))
     if own.n_train is not None:
         orders["train"] = _fewer(orders["train"], own)
     found = {}
     for split in (split for split in SPLITS if split in orders):
-        found[split] = WindowReader(
-            groups.get(split) or groups["all"], orders[split], history, own.check_unchanged, own.nan == "mask"
-        )
+        parts = groups.get(split) or groups["all"]
+        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged, own.nan == "mask")
     total = sum(map(len, found.values()))
     if total < _LEAST:
         raise MupError(

@@ -341,4 +341,5 @@ class OwnData:
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
         usual = {n for own in lengths.values() for n in own}
         same = {"trajectory": usual.pop()} if len(usual) == 1 else {"lengths": lengths}
-        return ProblemData(**pairs, **same, history=self.history, rollout=self.rollout, masked=self.nan == "mask")
+        steps = {"history": self.history, "rollout": self.rollout}
+        return ProblemData(**pairs, **same, **steps, masked=self.nan == "mask")

@@ -218,7 +218,7 @@ def _linked_files(path: Path, entries: Sequence[Any]) -> list[str]:
     """Return the other files that contain groups and arrays of a file, through external links or virtual arrays."""
     found = {os.fsdecode(h5py.h5f.get_name(entry.id)) for entry in entries}
     virtual = [entry for entry in entries if isinstance(entry, h5py.Dataset) and entry.is_virtual]
-    # The path of a source is relative to the file with the virtual array. A point stands for this file itself.
+    # The path of a source is relative to the file with the virtual array. The path "." is this file itself.
     found |= {
         os.path.join(os.path.dirname(entry.file.filename), source.file_name)
         for entry in virtual
@@ -302,7 +302,8 @@ def _read_netcdf(path: Path) -> list[Dataset]:
     """Read NetCDF 4 files as HDF5, and older NetCDF files with scipy."""
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
-    return [open_dataset(path, engine="scipy", decode_times=False, cache=False).assign_attrs({"file": str(path)})]
+    found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
+    return [found.assign_attrs({"file": str(path)})]
 
 
 # Zarr

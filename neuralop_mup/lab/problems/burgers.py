@@ -122,7 +122,8 @@ def solve_burgers(u0: torch.Tensor, viscosity: float, time: float = 1.0) -> torc
     left = float(time)
     while left > 0:
         u = torch.fft.irfft(v, n=n)
-        steps_left = max(1, math.ceil(left * float(u.abs().max()) / (_CFL * spacing)))
+        speed = float(u.abs().max())
+        steps_left = max(1, math.ceil(left * speed / (_CFL * spacing)))
         dt = left / steps_left
         v = rk4_step(v, half_derivative * torch.fft.rfft(u.square_()), flux, decay, dt)
         left = left - dt if steps_left > 1 else 0.0

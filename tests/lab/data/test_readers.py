@@ -321,6 +321,23 @@ def test_unclear_arrays_are_refused(read, names):
         with_roles(dataset_of({"a": A, "u": U, "n": np.arange(12.0)}), read)
 
 
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (("x_train", "y_train", "x_test", "y_test"), "splits {'train':(x_train,y_train),"),
+        (("u_train", "u_test"), "splits {'train':u_train,"),
+        (("train/a", "train/u", "test/a", "test/u"), "splits"),
+        (("train_a", "train_u"), "--read.xtrain_a--read.ytrain_u"),
+        (("a", "u", "x", "y"), "--read.xa--read.yu"),  # x and y are a mesh
+    ],
+)
+def test_the_suggested_arrays_are_of_one_split_and_not_the_mesh(keys, names):
+    """The message once proposed to train on x_test and y_test, or from X_train to Y_val, or from the mesh's x to its y."""
+    mesh = dict(zip("xy", np.meshgrid(np.arange(9.0), np.arange(8.0)), strict=True))
+    with refused(names):
+        with_roles(dataset_of({key: mesh[key] + np.zeros((12, 1, 1)) if key in mesh else A for key in keys}), {})
+
+
 # Files that cannot be read
 
 
