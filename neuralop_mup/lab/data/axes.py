@@ -235,7 +235,8 @@ def _words_of(
         words = _only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
-            f"{'+'.join(outputs)} has neither an input nor a time axis. If each file is one time step, pass "
+            f"{'+'.join(outputs)} has neither an input nor an axis with the name time. If its first axis is time, pass "
+            f"{option(dims=' '.join((TIME, *words[outputs[0]][1:])))}. If each file is one time step, pass "
             f"{option(join='time')}."
         )
     return words

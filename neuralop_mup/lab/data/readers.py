@@ -40,7 +40,7 @@ from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 _MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys in a checkpoint
 _SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references cannot be pickled
-_PACKED_ATTRS = ("scale_factor", "add_offset")
+_PACKED_ATTRS = ("scale_factor", "add_offset", "_Unsigned")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
 
@@ -289,6 +289,9 @@ def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Unpack packed values and replace missing ones by NaN, following the CF conventions. Times remain numbers."""
     coded = []
     for variable in variables.values():
+        for name in {*_PACKED_ATTRS, *_MISSING_ATTRS} & variable.attrs.keys():
+            if np.size(variable.attrs[name]) == 1:  # NetCDF 4 stores an array with one entry, which xarray does not expect
+                variable.attrs[name] = np.ravel(variable.attrs[name])[0]
         missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
         is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
         coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))
