@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -314,7 +315,7 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
         names = [*PROBLEMS, *similar_names(data)]
         raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
-    return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
+    return as_source(data.split(",") if "," in data and not os.path.exists(os.path.expanduser(data)) else data, given)
 
 
 def _folder(given: str, source: Any, command: str) -> Path:

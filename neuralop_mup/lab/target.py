@@ -140,6 +140,9 @@ class Tuned:
                 "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
                 "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
+        mean = getattr(getattr(self.processor, "in_normalizer", None), "mean", None)
+        if fields.is_complex() and torch.is_tensor(mean) and not mean.is_complex():
+            raise MupError("x is complex, but the target was trained on real fields. Pass x as in training, such as x.real.")
         if fill is not None:
             if fields.isinf().any() or not torch.isfinite(fields).flatten(1).any(1).all():
                 raise MupError(

@@ -17,7 +17,7 @@ from xarray.core import indexing
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
-_FEW = 256  # number of values between two steps below which reading everything is faster than reading each step
+_FEW = 256  # if a step skips fewer values than this, reading all of them is faster
 
 #: Axes with a meaning. Every other axis belongs to the grid or, if its name starts with "channel:", to one array's channels.
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
@@ -25,7 +25,8 @@ SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 _USUAL = {
     **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
-    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"), TIME),
+    **dict.fromkeys(("time_counter", "ocean_time"), TIME),  # NEMO and ROMS
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
     **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }
@@ -52,11 +53,13 @@ def coordinate_word(key: str) -> str | None:
 def is_coordinate(key: str, values: Any) -> bool:
     """Return whether the name of an array marks it as a coordinate.
 
-    Arrays x, y and z with several axes may be fields, and so may others with three axes, such as the temperature t. With two
-    axes, those are the times of each sample, or the latitudes and longitudes of a curved grid.
+    Arrays x, y and z with several axes may be fields, and so may others with three axes. With two axes, those are the
+    latitudes and longitudes of a curved grid, or the times of each sample, unless t is a temperature (lat lon).
     """
-    word = coordinate_word(key)
-    return word is not None and values.squeeze().ndim < (2 if word in ("x", "y", "z") else 3)
+    word, dims = coordinate_word(key), [str(dim) for dim in values.squeeze().dims]
+    if word == TIME and len(dims) == 2:
+        return any(is_unnamed(dim) or usual_word(dim) == TIME for dim in dims)
+    return word is not None and len(dims) < (2 if word in ("x", "y", "z") else 3)
 
 
 def is_channel(dim: str) -> bool:

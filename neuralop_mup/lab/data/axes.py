@@ -100,7 +100,13 @@ def _is_unnamed(variable: Variable) -> bool:
 def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the keys of the input and output: those of the user, x and y, or the only field."""
     x, y = read.get("x"), read.get("y")
-    wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
+    # The CF conventions name the arrays with the edges of the cells of a grid, such as time_bnds, in an attribute.
+    bounds = {str(np.asarray(values.attrs.get("bounds")).astype(str)) for values in raw.variables.values()}
+    wide = [
+        str(key)
+        for key, values in raw.data_vars.items()
+        if values.ndim > 1 and key not in bounds and not is_coordinate(str(key), values)
+    ]
     pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
     if x is None and y is None:
         is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
@@ -229,7 +235,8 @@ def _words_of(
         words = _only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
-            f"{'+'.join(outputs)} has neither an input nor a time axis. If each file is one time step, pass "
+            f"{'+'.join(outputs)} has neither an input nor an axis with the name time. If its first axis is time, pass "
+            f"{option(dims=' '.join((TIME, *words[outputs[0]][1:])))}. If each file is one time step, pass "
             f"{option(join='time')}."
         )
     return words

@@ -40,7 +40,7 @@ from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 _MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys in a checkpoint
 _SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references cannot be pickled
-_PACKED_ATTRS = ("scale_factor", "add_offset")
+_PACKED_ATTRS = ("scale_factor", "add_offset", "_Unsigned")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
 
@@ -218,7 +218,7 @@ def _linked_files(path: Path, entries: Sequence[Any]) -> list[str]:
     """Return the other files that contain groups and arrays of a file, through external links or virtual arrays."""
     found = {os.fsdecode(h5py.h5f.get_name(entry.id)) for entry in entries}
     virtual = [entry for entry in entries if isinstance(entry, h5py.Dataset) and entry.is_virtual]
-    # The path of a source is relative to the file with the virtual array. A point stands for this file itself.
+    # The path of a source is relative to the file with the virtual array. The path "." is this file itself.
     found |= {
         os.path.join(os.path.dirname(entry.file.filename), source.file_name)
         for entry in virtual
@@ -289,6 +289,9 @@ def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Unpack packed values and replace missing ones by NaN, following the CF conventions. Times remain numbers."""
     coded = []
     for variable in variables.values():
+        for name in {*_PACKED_ATTRS, *_MISSING_ATTRS} & variable.attrs.keys():
+            if np.size(variable.attrs[name]) == 1:  # NetCDF 4 stores an array with one entry, which xarray does not expect
+                variable.attrs[name] = np.ravel(variable.attrs[name])[0]
         missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
         is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
         coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))

@@ -32,6 +32,15 @@ def test_without_an_option_the_message_says_what_to_do(sea):
         OwnData(files=sea, **READ).load()
 
 
+@pytest.mark.parametrize("fill", [-999.0, -9999.0, 1e20])
+def test_a_number_that_stands_for_missing_values_gives_a_warning(fill):
+    """It was learned like other values, and it dominates relative errors."""
+    file = write("sea.npz", u=np.where(LAND, fill, array(20, 6, 8, 10)).astype("f4"))
+    with pytest.warns(UserWarning, match="missing values") as caught:
+        OwnData(files=file, **READ).load()
+    assert f"== {fill:g}, np.nan" in str(caught[0].message) and "{'nan': 'mask'}" in str(caught[0].message)
+
+
 @pytest.mark.parametrize("in_memory", [2.0, 0.0])
 def test_nan_is_filled_and_told_by_a_mask(sea, in_memory):
     own = OwnData(files=sea, nan="mask", in_memory=in_memory, **READ)

@@ -144,6 +144,9 @@ def test_objects_in_memory():
     assert np.array_equal(take(data, "input", [2])[0, 0], A[2])
     half = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
     assert dataset_of({"u": half})["u"].dtype == np.float32
+    assert dataset_of({"u": half.to(torch.float8_e4m3fn)})["u"].dtype == np.float32
+    conjugate = torch.tensor([1 + 2j]).conj()  # torch negates and conjugates only when values are used
+    assert [dataset_of({"u": values})["u"].item() for values in (conjugate, conjugate.imag)] == [1 - 2j, -2]
 
 
 def test_group_for_each_sample():
@@ -460,3 +463,23 @@ def test_four_numbered_groups_are_samples(n):
     else:
         with refused("run0/x run2/y"):
             OwnData(files="d.h5").load()
+
+
+def test_a_field_that_is_equal_in_all_groups_belongs_to_each_sample():
+    """Only arrays with one axis, such as coordinates, are read once."""
+    x = array(8, 9)
+    write_hdf5("d.h5", {f"run{i}/{key}": x if key == "x" else array(8, 9) for i in range(10) for key in "xy"})
+    own = OwnData(files="d.h5", x="*/x", y="*/y", dims="sample x y")
+    assert own.readings["input"] == "*/x (sample x y)"
+    assert_equal([own.load().train[0]], [[x[None]] * 8])
+
+
+def test_a_file_without_fields_is_refused():
+    with refused("d.npz two axes"):
+        OwnData(files=write("d.npz", a=np.arange(9.0))).load()
+
+
+def test_an_input_without_an_output_is_refused():
+    np.save("x.npy", array(20, 16))
+    with refused("x.npy,y.npy"):
+        OwnData(files="x.npy").load()
