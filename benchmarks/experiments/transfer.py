@@ -67,8 +67,6 @@ class Transfer(Experiment):
     only_moves : mapping of str to tuple of str, optional
         Optimizer → moves; by default all.
     seeds : tuple of int
-    spread : float
-        First factor of the searches; see :func:`experiments.curves.searched`.
     small : bool
     """
 
@@ -78,7 +76,6 @@ class Transfer(Experiment):
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
     only_moves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
-    spread: float = 4.0
     small: bool = False
 
     notes = (
@@ -135,7 +132,7 @@ class Transfer(Experiment):
     def searched(self, records: Any, cell: Cell, end: int) -> tuple[dict[float, float], list[float]]:
         """Return the state of the search with the first seed."""
         start = self.optimizers[cell[2]][1] or self._default_rates(cell)[0]
-        return searched(lambda lr: loss_of(records.get(self.run(cell, end, lr, self.seeds[0]))), start, spread=self.spread)
+        return searched(lambda lr: loss_of(records.get(self.run(cell, end, lr, self.seeds[0]))), start)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: both searches of a cell, then its further seeds."""
