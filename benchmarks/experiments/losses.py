@@ -36,12 +36,12 @@ HELD_OUT = ("diff_kdv 1D", "diff_fisher 1D", "phy_adv_diff 1D", "korteweg-de-vri
 IN_2D = ("gray-scott-in-time", "navier-stokes-in-time")
 #: Rows of the table of ratios.
 GROUPS = {
-    "decaying, chosen": ("norm_four 1D", "phy_diff 1D"),
+    "decaying, used to choose": ("norm_four 1D", "phy_diff 1D"),
     "decaying, held-out": ("phy_adv_diff 1D",),
-    "trajectories, chosen": ("diff_burgers 1D",),
+    "trajectories, used to choose": ("diff_burgers 1D",),
     "trajectories, held-out": ("diff_kdv 1D", "diff_fisher 1D"),
     "trajectories in 2D, held-out": IN_2D,
-    "maps, chosen": ("burgers", "darcy"),
+    "maps, used to choose": ("burgers", "darcy"),
     "maps, held-out": ("korteweg-de-vries", "gray-scott"),
 }
 _TASKS = {

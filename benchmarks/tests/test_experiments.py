@@ -48,7 +48,22 @@ def error_over_time(config):
     return {"loss": error, "metrics": {"test_loss": error, "train_loss": error}}
 
 
-MEASURED = {"reference": error_by_base_width, "time": error_over_time}
+def error_with_an_equation(config):
+    """MuSOAP's error is 0.1 · 0.9^weight, and the second and third seed add 10 and 20 %. Balancing halves it.
+
+    Adam's error is 0.2 · 1.5^weight at its best rate, 0.032. Each factor of 2 away from that costs 20 %.
+    """
+    if config["optimizer"] == "adam":
+        error = 0.2 * 1.5 ** config["data"]["equation_weight"] * 1.2 ** abs(math.log2(config["lr"] / 0.032))
+    elif "balancing" in config:
+        error = 0.05
+    else:
+        error = 0.1 * 0.9 ** config["data"]["equation_weight"]
+    error *= 1 + config["seed"] / 10
+    return {"loss": error, "metrics": {"test_loss": error}}
+
+
+MEASURED = {"reference": error_by_base_width, "time": error_over_time, "pino": error_with_an_equation}
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -90,6 +105,19 @@ def test_the_time_to_the_error_of_tuned_adam(tmp_path):
     for drawn, own in ((experiment, records), (some, planted_records(some, error_over_time))):
         drawn.draw(own, tmp_path / "figure.png")
         assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_ratios_to_data_only():
+    """The means of three seeds are 1.1 times the first one, and 0.1 · 0.9^10 · 1.1 = 0.0384."""
+    experiment = run.EXPERIMENTS["pino"]
+    records = planted_records(experiment, error_with_an_equation)
+    numbers = experiment.numbers(records)
+    assert numbers["table"].splitlines()[-1].endswith("| 160 | 0.11 | 0.11 | 0.109 | 0.099 | 0.0384 |")
+    assert numbers["adam.table"].splitlines()[-1].endswith("| 160 | 0.22 | 0.229 | 0.33 |")
+    assert (numbers["0.1.most"], numbers["adam.1.least"], numbers["ConFIG.most"]) == ("0.99", "1.50", "0.50")
+    # A search at weight 0 tries 0.004, 0.001, 0.016, 0.008, 0.032 and 0.064, and the others begin at 0.032.
+    rates = {weight: set(experiment.searched(records, "darcy-pino", 10, weight)[0]) for weight in (0.0, 1.0)}
+    assert rates == {0.0: {0.001, 0.004, 0.008, 0.016, 0.032, 0.064}, 1.0: {0.016, 0.032, 0.064}}
 
 
 def error_by_size(config):

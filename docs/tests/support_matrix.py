@@ -69,8 +69,8 @@ HEAD = f"""\
 <!-- Written by `{COMMAND}` and checked by docs/tests/test_support_matrix.py: do not edit by hand. -->
 # Support matrix
 
-**Which models and options work, and do their updates keep their size as they grow?** All of these work, and most updates \
-keep their size. A footnote explains each slope beyond ±0.3. The models are small, and only a few seeds were run. \
+**Which models and options work, and do their updates keep their size as the model grows?** All of these work, and most \
+updates keep their size. Each slope beyond ±0.3 has a footnote. The models are small, and only a few seeds were run. \
 This code measures one model:
 
 ```python
@@ -90,7 +90,7 @@ print(nm.coord_check(build, sizes=[8, 16, 32], batches=[{{"x": x, "y": x}}], lr=
 ```
 
 * *width*: the steepest log-log slope of a layer's update over widths {", ".join(map(str, WIDTHS))}, \
-after {STEP} steps of Adam under the default rule. It is the root mean square over {SEEDS} seeds \
+after {STEP} steps of Adam under the default rule. Updates are root mean squares over {SEEDS} seeds \
 with random data, and 0 is ideal.
 * *modes*: the same slope over `n_modes` {", ".join(map(str, MODES))} on each axis \
 ({", ".join(map(str, MODES[:2]))} in 3D), at width {MODES_WIDTH}.

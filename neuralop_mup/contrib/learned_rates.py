@@ -217,7 +217,7 @@ class LearnedRates:
         >>> optimizer = nm.MuAdamW(target, lr=4e-3, lr_mult=rates.lr_mult)
         """
         if self.by != "role":
-            raise MupError(f'Rates learned by {self.by} have no multipliers by role. Use LearnedRates(…, by="role").')
+            raise MupError(f'Rates learned per {self.by} have no multiplier for each role. Use LearnedRates(…, by="role").')
         return {role: master * self.mults.get(role, 1.0) for role, master in self._master.items()}
 
     def close(self) -> None:

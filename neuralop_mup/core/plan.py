@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -13,6 +14,7 @@ from neuralop_mup.errors import MupError, nearest
 
 # Increase this number if the same rules produce different plans. Revision 1 changed κ of kernels with one growing side.
 REVISION = 1
+_LAYER_NUMBER = re.compile(r"(?<![^.])(\d+)(?![^.])")  # a part of a parameter's name
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,10 @@ class Plan:
         return len(self.rows)
 
     def __str__(self) -> str:
-        """Return the table, preceded by lines that describe the rule and the base model."""
+        """Return the table, preceded by lines that describe the rule and the base model.
+
+        Repeated layers with equal values share a row, such as ``blocks.0–3.weight``.
+        """
         cells = _cells(self)
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -212,7 +217,7 @@ class Plan:
         Returns
         -------
         str
-            Table with a header and one line per parameter.
+            Table with a header and one line per parameter. Repeated layers with equal values share a line.
 
         Examples
         --------
@@ -340,15 +345,21 @@ def _fields(stored: Mapping) -> dict:
 
 
 def _cells(plan: Plan) -> list[tuple[str, ...]]:
-    head: tuple[str, ...] = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", "why")
-    rows = (
-        (r.name, r.tuned_as, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", r.why)
-        for r in plan.rows
-    )
-    if not plan.lrs:
-        return [head, *rows]
-    column = ("lr", *(plan.lrs[r.name] for r in plan.rows))
-    return [(*row[:-1], lr, row[-1]) for row, lr in zip([head, *rows], column, strict=True)]
+    """Return the cells of the table. Repeated layers with equal cells share a row, such as ``blocks.0–3.weight``."""
+    head = ("parameter", "role", "shape", "base shape", "init ×", "lr ×", *(["lr"] if plan.lrs else []), "why")
+    numbers: dict[tuple[str, ...], list[str]] = {}
+    for r in plan.rows:
+        name = _LAYER_NUMBER.split(r.name, maxsplit=1)  # before the number, the number, and after it
+        lr = [plan.lrs[r.name]] if plan.lrs else []
+        cells = (r.tuned_as, _dims(r.shape), _dims(r.base_shape), f"{r.init_mult:.4g}", f"{r.lr_mult:.4g}", *lr, r.why)
+        numbers.setdefault((name[0], "".join(name[2:]), *cells), []).extend(name[1:2])
+    return [head, *((f"{before}{_span(found)}{after}", *cells) for (before, after, *cells), found in numbers.items())]
+
+
+def _span(numbers: list[str]) -> str:
+    """Return numbers as text, such as 0–3 or 0,2."""
+    is_span = len(numbers) > 2 and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
+    return f"{numbers[0]}–{numbers[-1]}" if is_span else ",".join(numbers)
 
 
 def _row_differences(a: ParamPlan, b: ParamPlan) -> list[str]:

@@ -90,11 +90,11 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     named = "test" if which == "test" else "validation"
     baselines = "; ".join(f"{way}, {_BASELINES[way]}" for way in ways if way in _BASELINES)
     comparison = (
-        f"Errors on the {named} data, in the units of the data. L2 is the relative L2 error, RMSE is the root mean square "
-        f"error, and std is the standard deviation of the targets. Baselines: {baselines}.\n\nBy channel:\n\n"
+        f"Errors on the {named} data, in the units of the data. L2 is the relative L2 error of a channel over all samples, "
+        "RMSE is the root mean square error, and std is the standard deviation of the targets. Baselines: "
+        f"{baselines}.\n\nBy channel:\n\n"
         f"{wording.aligned(by_channel)}"
     )
-    joined = " over all channels together (the loss sums the errors of the channels)" if len(by_channel) > 2 else ""
     with np.errstate(invalid="ignore"):  # differences of infinite errors
         quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
     all_ways = found | _at_half_the_resolution(model, loaders[which])
@@ -102,7 +102,7 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     tables = {
         "Means over the samples. The error l2 covers all channels together; h1, vrmse (The Well) and nrmse (PDEBench) are "
         "means over the channels:": [["error", *all_ways], *means],
-        f"Relative L2 errors{joined}. By sample:": [
+        "Relative L2 errors of all channels together. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],
         ],

@@ -33,7 +33,8 @@ def check_batch(
         raise MupError(f"processor={processor!r} must be an instance of a neuralop data processor or of a subclass.")
     where = next(model.parameters()).device
     batch = {k: (v[:2] if on_grid else v).to(where) if torch.is_tensor(v) else v for k, v in sample.items()}
-    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v))
+    mask = "; with nan='mask', the last channel of x is the mask" if "mask" in batch else ""
+    shapes = ", ".join(f"{k} of shape {tuple(v.shape)}" for k, v in batch.items() if torch.is_tensor(v)) + mask
     processor = copy.deepcopy(processor)
     try:
         with inspection(), torch.no_grad():

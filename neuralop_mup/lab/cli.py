@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import warnings
 from argparse import ArgumentError
@@ -13,6 +14,7 @@ from jsonargparse import ArgumentParser, auto_parser
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError, nearest
 from neuralop_mup.lab.commands import COMMANDS
+from neuralop_mup.lab.training import FNOs
 
 #: Maps a type in jsonargparse's messages to a description of the expected value.
 _KINDS = {
@@ -95,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             given = parser().parse_args(in_full(argv) if argv[0] in COMMANDS else argv)
             options = given[given.subcommand].as_dict()
             options.pop("config", None)
+            FNOs.command = shlex.join(["neuralop-mup", *argv])
             return COMMANDS[given.subcommand](**options)
     except SystemExit as done:  # --help, --version
         return int(done.code or 0)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -81,7 +82,7 @@ def compare(
     found = compare_methods(_fnos(source), source, target=size, folder=out, read=None, **how)
     methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
     plots.plot_ways(methods, out / "comparison.png", title=found.title)
-    (out / "comparison.md").write_text(f"# {found.title}\n\n{found}\n", encoding="utf-8")
+    _write(out / "comparison.md", f"# {found.title}\n\n{found}\n")
     details, result = str(found).rsplit("\n\n", 1)
     print(f"\n{details}\n\nFigure and table: {out} (comparison.png, comparison.md)\n\n{result}")
     return 0 if all(max(own.errors) < math.inf for name, own in found.methods.items() if "SOAP" in name) else 1
@@ -140,7 +141,7 @@ def tune(
         to every axis. Default: width 64 (32 in 3D), and half as many modes as grid points, at most 32 (16 in 3D).
     base
         FNO arguments that differ in the small model. Default: a quarter of the target's width (at least 16; half of a
-        width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
+        width up to 16), and as many modes as needed to capture 99.9 % of the targets' energy.
     space
         Values to try, such as --space.lr 0.01,0.02,0.04 --space.lr_mult.spectral 1,2. Default: five learning rates in
         factors of 2 around the formula for the number of steps, or 0.001 to 0.064 for an optimizer without a formula.
@@ -271,7 +272,7 @@ def coord_check(
     outcome = next(outcome for outcome in ("did not pass", "undecided", "passed") if outcome in found)
     text, title = str(check), f"{source.title}, rule {rule}: {outcome}"
     out.mkdir(parents=True, exist_ok=True)
-    (out / "coord_check.md").write_text(f"# {title}\n\n```\n{text}\n```\n", encoding="utf-8")
+    _write(out / "coord_check.md", f"# {title}\n\n```\n{text}\n```\n")
     check.plot(out / "coord_check.png", title=title)
     print(f"{text}\n{title}.\nSlopes and figure: {out}")
     return 0 if outcome == "passed" else 1
@@ -284,7 +285,7 @@ def data(
     problem: Some = None,
     read: Some = None,
 ) -> int:
-    """Print how your data is read and how many modes contain its energy. Example: neuralop-mup data heat.npz --read.x a
+    """Print how your data is read and how many modes capture its energy. Example: neuralop-mup data heat.npz --read.x a
 
     The data of a problem is generated or read from the cache (environment variable NEURALOP_MUP_CACHE).
 
@@ -298,8 +299,11 @@ def data(
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
-    modes = ",".join(map(str, mode_energy(found.sample()["y"]).enough()))
-    print(f"\nn_modes = {modes} contain {100 * ENOUGH:g} % of the targets' energy.")
+    modes = () if found.masked else mode_energy(found.sample()["y"]).enough()
+    enough = f"n_modes = {','.join(map(str, modes))} captures {100 * ENOUGH:g} % of the targets' energy."
+    print(
+        "", enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy.", sep="\n"
+    )
     return 0
 
 
@@ -311,12 +315,21 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     if re.fullmatch(r"[\w-]+", data) and not Path(data).exists():
         names = [*PROBLEMS, *similar_names(data)]
         raise MupError(f"{data!r} is not a known problem, file or folder: {nearest(data, names)}")
-    return as_source(data.split(",") if "," in data and not Path(data).expanduser().exists() else data, given)
+    return as_source(data.split(",") if "," in data and not os.path.exists(os.path.expanduser(data)) else data, given)
 
 
 def _folder(given: str, source: Any, command: str) -> Path:
     """Return the folder for the results of a command. By default, its name contains the path of the data."""
     return Path(given or f"runs/{source.title.replace('/', '-')}-{command}")
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a text file, and print a note if this replaces different text from an earlier command."""
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        print(
+            f"The earlier results in {path} were replaced. To keep both, pass another folder, such as --folder runs/second."
+        )
+    path.write_text(text, encoding="utf-8")
 
 
 def _fnos(source: Any) -> FNOs:

@@ -166,8 +166,8 @@ def compare(
     used = soap.study.train.loss
     about = (
         f"Comparison of Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
-        f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}, errors on held-out "
-        f"{held_out} data."
+        f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}; the error is the "
+        f"{soap.study.train.error_name} on held-out {held_out} data."
     )
     if progress:
         print(about, soap, sep="\n")

@@ -17,7 +17,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.checks import check_batch, check_data, inspection
 from neuralop_mup.lab.data.given import as_source, options_of
 from neuralop_mup.lab.files import as_folder
-from neuralop_mup.lab.loss import errors_of, loss_or_default, losses_of
+from neuralop_mup.lab.loss import error_name, errors_of, loss_or_default, losses_of
 from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
@@ -191,7 +191,8 @@ def decide(
     with untouched(loaded.loaders(1, 0)[0]):
         sample = loaded.sample()
     grid = grid_of(sample)
-    energy = mode_energy(sample["y"]) if grid and search else None
+    # With a mask, the energy would be dominated by its edge.
+    energy = mode_energy(sample["y"]) if grid and search and "mask" not in sample else None
     base = study.sizes["proxy"] if search else study.settings_by_rule[rule]["base"]
     reasons = ""
     if search and base is None:
@@ -223,6 +224,7 @@ def decide(
         (sample["x"].shape[1], *grid) if grid else None,
         errors_of(loss, losses, n_dim),
     )
+    training.error_name = error_name(loss, sample["y"].shape[1] if grid else 1)
     if training.score is not None:
         with quiet():
             training.score.check(first, training.processor, loaded)
@@ -252,7 +254,7 @@ def decide(
     notes = tuple(data_notes(sample, n_val, modes, modes_of(large), is_named, energy))
     space = {**study.space, "lr": lrs}
     study = replace(study, sizes=sizes, space=space, notes=notes, train=training, costs=costs)
-    title, n_bytes = f"{function_name(build)} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
+    title, n_bytes = f"{type(large).__name__} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
     return Decided(study, title, steps, choices, n_bytes)
 
 

@@ -177,7 +177,7 @@ def _state(part: Any) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    """Read a torch file without running code. Raise an exception if the file is corrupted, which torch does not check."""
+    """Read a torch file without running code. Raise an exception if it is corrupted: torch itself does not check this."""
     with zipfile.ZipFile(path) as whole:
         if damaged := whole.testzip():
             raise ValueError(f"{damaged} has changed since it was written")

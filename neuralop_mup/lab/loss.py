@@ -145,6 +145,12 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     return {**own, "data": (own["data"][0], known[loss])}
 
 
+def error_name(loss: Any, n_channels: int) -> str:
+    """Return the name, for reports, of the error by which runs are compared (see :func:`errors_of`)."""
+    named = f"relative {'H1' if loss == 'h1' else 'L2'} error{' summed over channels' * (n_channels > 1)}"
+    return named if isinstance(loss, str) else "loss"
+
+
 def errors_of(loss: Any, losses: Losses, n_dim: int) -> dict[str, Term]:
     """Return the errors that are reported, by name. These are the terms of the loss.
 

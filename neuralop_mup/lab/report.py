@@ -74,8 +74,10 @@ def _loss_under(results: Results, rule: str | None) -> str:
         why = next(r["error"] for r in results.carried(row["size"], rule) if r["error"])
         runs = wording.counted(row["trials"], "run")
         return f"{values}, the training{where} failed ({row['failed']} of {runs}: {wording.line(why)[:160]})."
-    named = _score(results).replace("validation loss", "loss")
-    return f"{values}, the {named}{where} is {wording.loss_of_row(row)}."
+    named, key = _error(results)
+    test = wording.number(mean_metric(results.carried(row["size"], rule), key))
+    on = f"{' on the validation data' if key else ''}{'' if test == '–' else f' and {test} on the test data'}"
+    return f"{values}, the {named}{where} is {wording.loss_of_row(row)}{on}."
 
 
 # Tables
@@ -104,7 +106,8 @@ def aligned_table(results: Results) -> str:
     >>> print(aligned_table(results).splitlines()[0])
     | values | loss | seconds |
     """
-    study, rows = results.study, []
+    study, rows, (name, key) = results.study, [], _error(results)
+    name = name if key == "test_score" else "loss"
     for row in results.summary():
         if row["size"] == study.base and row["rule"] != study.rules[0]:
             continue  # the base is the same under all rules
@@ -114,9 +117,10 @@ def aligned_table(results: Results) -> str:
             "size": row["size"] or "–",
             "rule": "–" if is_base else wording.rule_name(row["rule"]),
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
-            _score(results).replace("validation loss", "loss"): wording.loss_of_row(row),
+            name: wording.loss_of_row(row),
+            f"test {name}": wording.number(mean_metric(records, key)),
+            "validation loss": wording.number(mean_metric(records, "validation_error")),  # if selected by a score
             "test loss": wording.number(row["transferred_test"]),
-            "validation error": wording.number(mean_metric(records, "validation_error")),  # if selected by a score
         }
         for term in _other_losses(results.records):
             cells[f"test {term}"] = wording.number(mean_metric(records, f"test_{term}_loss"))
@@ -132,9 +136,12 @@ def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
 
 
-def _score(results: Results) -> str:
-    """Return the name of the error that is used for selection."""
-    return next((str(r["metrics"]["score"]) for r in results.records if r["metrics"].get("score")), "validation loss")
+def _error(results: Results) -> tuple[str, str]:
+    """Return the name of the error that is used for selection, and the key of its value on the test data, if known."""
+    metrics = next((r["metrics"] for r in results.records if r["metrics"]), {})
+    if "score" in metrics:
+        return str(metrics["score"]), "test_score"
+    return (metrics["error_name"], "test_loss") if "error_name" in metrics else ("loss", "")
 
 
 # Machines and versions
@@ -218,7 +225,8 @@ def write_report(
     first, *rest = verdict(results)
     sizes = {label: size for label, size in study.sizes.items() if size}
     settings = settings or {**sizes, "space": study.space, "seeds": study.seeds, **study.fixed}
-    chosen = f"The best values minimize the mean of the {_score(results)} over seeds. ± is its standard deviation."
+    chosen = f"The best values minimize the mean of the {_error(results)[0]} over seeds. ± is its standard deviation. "
+    names = {r["metrics"].get("error_name", "loss") for r in results.records} - {"loss"}
     failed = [
         [r["size"], r["rule"], wording.params(r["params"]), r["seed"], r["outcome"], wording.line(r["error"])]
         for r in results.records
@@ -240,7 +248,7 @@ def write_report(
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in [*findings, *rest, *study.notes]),
         aligned_table(results),
-        chosen if len(study.tuning) > 1 else f"The loss is the {_score(results)}.",
+        chosen * (len(study.tuning) > 1) + "".join(f"The loss is the {name}." for name in names),
         _figure(results, title),
         *(f"## {name}\n\n{text}" for name, text in sections.items() if text),
     ]
@@ -264,5 +272,5 @@ def _figure(results: Results, title: str) -> str:
         value = results.row(rule)["transferred"][name]
         label = f"{labels[study.target]}\n{wording.rule_name(rule)}"
         curves.append((label, rule, {value: losses} if losses else {}))
-    plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_score(results), title=title)
+    plots.plot_curves(curves, results.folder / f"{name}.png", name=name, loss=_error(results)[0], title=title)
     return f"![Loss against {wording.in_words(name)}: curve of the base, and the target with the best value]({name}.png)"

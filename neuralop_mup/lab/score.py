@@ -116,7 +116,7 @@ class Score:
     function: Callable[..., Any]
     given: Any = None
 
-    def of(self, model: nn.Module, processor: Any, data: Any) -> float:
+    def of(self, model: nn.Module, processor: Any, data: Any, split: str = "val") -> float:
         """Return the score of a model, which may be infinite or NaN, without changing random states.
 
         Raises
@@ -127,7 +127,7 @@ class Score:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             try:
-                value = self.function(Predictor(model, processor), Validation(data))
+                value = self.function(Predictor(model, processor), Validation(data, split))
             except MupError:
                 raise
             except Exception as error:  # the user's function may raise any exception

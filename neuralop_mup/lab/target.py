@@ -140,6 +140,9 @@ class Tuned:
                 "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
                 "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
+        mean = getattr(getattr(self.processor, "in_normalizer", None), "mean", None)
+        if fields.is_complex() and torch.is_tensor(mean) and not mean.is_complex():
+            raise MupError("x is complex, but the target was trained on real fields. Pass x as in training, such as x.real.")
         if fill is not None:
             if fields.isinf().any() or not torch.isfinite(fields).flatten(1).any(1).all():
                 raise MupError(
@@ -161,12 +164,13 @@ class Tuned:
     def __repr__(self) -> str:
         made = self._provenance
         base = "" if made["base"] is None else f"base={made['base']}, "
-        named = made["metrics"].get("score") or "validation loss"
+        named = made["metrics"].get("score") or made["metrics"].get("error_name", "loss")
         return "\n".join(
             (
                 *verdict(self.results),
-                f"This model has {made['metrics']['n_params']:,} parameters, seed {made['seed']} and a {named} of "
-                f"{self.loss:.4g}. It is stored in {self.results.folder} and was built by:",
+                f"This model has {made['metrics']['n_params']:,} parameters and was trained with seed {made['seed']}. Its "
+                f"{named} on the validation data is {self.loss:.4g}. The model is stored in {self.results.folder} and was "
+                "built by:",
                 f"nm.parametrize({made['build']}({_arguments(made['size'])}), {base}rule={made['rule']!r}, "
                 f"init_mult={made['init_mult']})",
             )

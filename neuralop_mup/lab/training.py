@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,7 @@ class FNOs:
     n_dim: int
 
     name = "FNO"
+    command = ""  # the command line of this process, for reports
 
     def fingerprint_content(self) -> Any:
         """Return neuralop's FNO class, which also identifies its version, and the numbers of channels."""
@@ -213,6 +214,7 @@ class Training:
 
     keeps_files = True
     show_progress = False  # whether to show a progress bar over the steps on stderr
+    error_name = "loss"  # name of the error that is measured, for reports
 
     def __init__(
         self,
@@ -343,8 +345,9 @@ class Training:
         dict
             Measurements: ``loss``, the error on the validation data, which is used to select hyperparameters;
             ``test_loss``; ``train_loss``, the mean training loss in the last epoch; ``seconds``; ``n_params``; ``steps``;
-            and other losses by name, such as ``equation_loss`` and ``test_equation_loss``. With a score, ``loss`` is the
-            score, ``score`` is its name, and ``validation_error`` is the error on the validation data.
+            ``error_name``; and other losses by name, such as ``equation_loss`` and ``test_equation_loss``. With a score,
+            ``loss`` is the score, ``score`` is its name, ``validation_error`` is the error on the validation data, and
+            ``test_score`` is a named score on the test data.
 
         Raises
         ------
@@ -386,6 +389,9 @@ class Training:
                 name = self.score.name
                 raise Diverged(f"The score {name} of the trained model is {value}. Use a lower lr, or train for longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
+            if "test" in evals and isinstance(self.score.given, str):
+                with quiet(), suppress(MupError):  # test trajectories may be too short for a rollout
+                    measured["test_score"] = self.score.of(model, self.processor, data, "test")
         data.check_unchanged()
         took = trainer.seconds
         if keep and folder is not None:
@@ -395,6 +401,7 @@ class Training:
             "n_params": n_params(model),
             "steps": steps,
             "seconds": took,
+            "error_name": self.error_name,
         }
         return {**measured, **of_training}
 
@@ -420,7 +427,6 @@ class Training:
                     f"All samples in {split} are zero everywhere, so their relative error is undefined. Use other samples."
                 )
             found["data"] /= share
-            measured |= {"score": "relative L2 validation error"} if NONZERO in self.errors else {}
             for name, value in found.items():
                 key = "loss" if name == "data" else f"{name}_loss"
                 measured[key if split == "val" else f"{split}_{key}"] = value

@@ -1,8 +1,10 @@
 """Train a model on data (``train``), or tune a small model first (``tune``)."""
 
-import shlex
+import ast
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ from neuralop_mup.lab.sweeps import train_missing
 from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, function_name, variable_of
 from neuralop_mup.lab.wording import params
+
+_REPLACED = (
+    "{} contains the results of an earlier call with other data, code, settings or versions. This call replaces the report "
+    "and the model that nm.load_tuned loads. To keep both, pass another folder= (in the shell: --folder). Runs are kept, so "
+    "repeating the earlier call with its code and versions needs no training."
+)
 
 
 def train(
@@ -166,6 +174,7 @@ def train(
     >>> trained.predict(x[:2]).shape, trained.report.name
     (torch.Size([2, 1, 16]), 'report.md')
     """
+    arguments = {**locals()}
     decided = decide(
         build,
         data,
@@ -193,7 +202,7 @@ def train(
         soap=soap,
     )
     decided.study.train.show_progress = progress
-    return _train_and_report(decided, "train", folder, progress, partial(_train_one, decided.study))
+    return _train_and_report(decided, train, arguments, partial(_train_one, decided.study))
 
 
 def tune(
@@ -255,7 +264,7 @@ def tune(
         and :func:`load_tuned` loads the target. Calls with the same folder reuse identical runs.
     base : mapping, optional
         Arguments of ``build`` that differ in the small model, the proxy. Default: a quarter of the target's width (at least
-        16; half of a width up to 16), and as many modes as needed to contain 99.9 % of the targets' energy.
+        16; half of a width up to 16), and as many modes as needed to capture 99.9 % of the targets' energy.
     read : mapping, optional
         Options for files and arrays: ``x`` and ``y`` (keys), ``dims``, ``time_step``, ``history``, ``rollout``, ``split``,
         ``shuffle``, ``n_train``, ``every``, ``crop``, ``uneven``, ``join``, ``nan`` and ``in_memory``
@@ -343,6 +352,7 @@ def tune(
     >>> tuned.predict(x[:2]).shape, tuned.report.name
     (torch.Size([2, 1, 16]), 'report.md')
     """
+    arguments = {**locals()}
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
     decided = decide(
@@ -371,7 +381,7 @@ def tune(
         soap=soap,
     )
     how = {"executor": executor, "n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
-    return _train_and_report(decided, "tune", folder, progress, partial(train_missing, decided.study, **how))
+    return _train_and_report(decided, tune, arguments, partial(train_missing, decided.study, **how))
 
 
 def _train_one(study: Study, records: Records) -> Results:
@@ -386,7 +396,7 @@ def _train_one(study: Study, records: Records) -> Results:
 
 
 def _train_and_report(
-    decided: Decided, function: str, folder: str | Path, progress: bool, train: Callable[[Records], Results]
+    decided: Decided, function: Callable[..., Tuned], arguments: Mapping[str, Any], train: Callable[[Records], Results]
 ) -> Tuned:
     """Train the missing runs, load the target, and write the report.
 
@@ -394,12 +404,10 @@ def _train_and_report(
     ----------
     decided : Decided
         The study and the choices that were made.
-    function : str
-        Name of the function that the user called.
-    folder : str or Path
-        Folder for the runs.
-    progress : bool
-        Whether to print the choices and the result.
+    function : callable
+        The function that the user called.
+    arguments : mapping
+        Arguments of this call.
     train : callable
         ``train(records)`` trains the missing runs.
 
@@ -408,13 +416,18 @@ def _train_and_report(
     MupError
         If the folder cannot be written, or no run of the target completed.
     """
+    folder, progress = arguments["folder"], arguments["progress"]
     if progress:
         print(decided)
     for note in decided.study.notes:
         warnings.warn(note, stacklevel=3)
     check_room(Path(folder), decided.n_bytes)
     with Records(folder).held() as records:  # no other command may use the folder until the target has been loaded
-        tuned, found = _report(decided, function, train(records))
+        with suppress(MupError):  # there is no earlier study
+            _, earlier = Study.load(folder)
+            if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
+                warnings.warn(_REPLACED.format(folder), stacklevel=3)
+        tuned, found = _report(decided, train(records), _call_text(function, arguments))
     if progress:
         print(f"\n{tuned}\n\n{found.comparison}")
     for finding in found.findings:
@@ -422,18 +435,29 @@ def _train_and_report(
     return tuned
 
 
-def _report(decided: Decided, function: str, results: Results) -> tuple[Tuned, Accuracy]:
+def _call_text(function: Callable[..., Tuned], arguments: Mapping[str, Any]) -> str:
+    """Return Markdown text with the command or the call of a function, which is omitted if it cannot be written exactly."""
+    build, parameters = arguments["build"], inspect.signature(function).parameters
+    if getattr(build, "command", ""):
+        return f"```bash\n{build.command}\n```"
+    given = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in arguments.items()
+        if name != "build" and value is not parameters[name].default
+    }
+    called, name = f"nm.{function.__name__}", variable_of(function_name(build))
+    with suppress(ValueError, SyntaxError):  # some values, such as arrays, are not literals
+        if name == getattr(build, "__name__", "") and ast.literal_eval(repr(given)) == given:
+            return f"```python\n{called}({', '.join([name, *(f'{key}={value!r}' for key, value in given.items())])})\n```"
+    return f"Call `{called}` again with `{name}`, the settings above and `folder={str(arguments['folder'])!r}`."
+
+
+def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Accuracy]:
     """Load the target, measure it, and write the report, even if no run of the target completed."""
     study, folder, training = decided.study, str(results.folder), decided.study.train
     # The name is empty for the FNO of the commands.
     build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
-    again = f"Call `neuralop_mup.{function}` again with `{build}`, the settings above and `folder={folder!r}`."
-    command = f"Repeat `neuralop-mup {function}` with the settings above and `--folder {shlex.quote(folder)}`."
-    page = {
-        "command": again if build else command,
-        "title": decided.title,
-        "settings": decided.settings,
-    }
+    page = {"command": command, "title": decided.title, "settings": decided.settings}
     runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)

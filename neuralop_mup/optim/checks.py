@@ -245,7 +245,7 @@ def family_of(optimizer: object) -> str | None:
 
 
 def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the innermost optimizer of wrappers that share its groups, such as accelerate's, Lightning's or SAM's."""
+    """Return the optimizer inside wrappers, such as those of accelerate, Lightning or SAM, that share its param groups."""
     groups = getattr(optimizer, "param_groups", ())
     for inner in getattr(optimizer, "__dict__", {}).values():
         if isinstance(inner, torch.optim.Optimizer) and any(a is b for a in inner.param_groups for b in groups):

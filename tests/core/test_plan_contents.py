@@ -1,6 +1,7 @@
 """A plan as data: rows by name, differences, JSON, and plans that earlier releases wrote."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -74,7 +75,18 @@ def test_a_plan_is_a_collection_of_rows():
             plan[wrong]
     assert Plan.from_json(plan.to_json()) == plan and Plan.from_json(plan.text) == plan
     for text in (str(plan), plan.to_markdown()):
-        assert all(row.name in text for row in plan)
+        assert all(re.sub(r"\.\d\.", ".0–3.", row.name, count=1) in text for row in plan.rows[:-8])
+        assert all(row.name in text for row in plan.rows[-8:])
+
+
+def test_equal_rows_of_repeated_layers_share_a_line():
+    """Their numbers are listed. A row with another number of another layer does not join."""
+    names = {"0.a": "0,1.a", "1.a": "", "b.0.w.1": "b.0,2,3.w.1", "b.2.w.1": "", "b.3.w.1": "", "c.0": "c.0–2", "c.1": ""}
+    names |= {"c.2": "", "c.3": "c.3", "d1.w": "d1.w"}
+    rows = tuple(replace(ROW, name=name, init_mult=2.0 if name == "c.3" else 1.0) for name in names)
+    plan = Plan("none", rows, {})
+    for text in (str(plan), plan.to_markdown().replace("| ", "")):
+        assert [line.split()[0] for line in text.splitlines()[-5:]] == list(filter(None, names.values()))
 
 
 def test_the_head_reports_weights_that_are_not_scaled():

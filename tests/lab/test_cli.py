@@ -207,6 +207,10 @@ def test_coord_check_on_a_file(capsys, heat):
     assert call(f"{line} --steps 1,2 --seeds 1 --optimizer soap --folder out") == 1
     assert ": undecided" in capsys.readouterr().out
     assert "update 2, fno_blocks.0: " in Path("out/coord_check.md").read_text()
+    assert call(f"{line} --steps 1,2 --seeds 1 --optimizer soap --folder out") == 1
+    assert "replaced" not in capsys.readouterr().out
+    assert call(f"{line} --steps 1 --seeds 1 --optimizer soap --folder out") == 1
+    assert "coord_check.md were replaced. To keep both, pass another folder, such as --folder" in capsys.readouterr().out
     assert Path("out/coord_check.png").stat().st_size > 5_000
 
 

@@ -54,6 +54,7 @@ def test_the_command_trains_resumes_and_tunes_at_the_target(tmp_path, monkeypatc
     assert trained == [(name, seed, 8) for name in DEFAULT for seed in (0, 1)]
     results = Path("out/results.jsonl").read_text()
     assert (main(line.split()), Path("out/results.jsonl").read_text()) == (0, results)
+    assert "replaced" not in capsys.readouterr().out
 
     # With --tuned the same runs, and five learning rates for Adam at the target.
     assert main([*line.split(), "--tuned"]) == 0

@@ -45,6 +45,26 @@ def test_a_rollout_applies_the_model_to_its_own_predictions(tmp_path, file):
     assert tuned.loss == pytest.approx(np.prod(errors) ** 0.2, rel=1e-5) and len(state) == 3
 
 
+def test_a_named_score_is_measured_on_test_data(tmp_path):
+    x, y = physical()
+    tuned = quick_tune(tmp_path / "s", (x, y), score="nrmse")
+    own = tuned.split["test"]
+    error = relative_error(tuned.predict(x[own]), y[own])  # the same for one channel
+    page = tuned.report.read_text()
+    assert f"the nrmse of the target under operator-norm is {tuned.loss:.3g} on the validation data and {error:.3g}" in page
+    assert "| nrmse " in page and "| test nrmse | validation loss | test loss |" in page
+
+
+def test_test_trajectories_may_be_shorter_than_the_score(tmp_path):
+    parts = {"train": waves()[:20], "val": waves()[20:], "test": waves()[:3, :4] + 1}
+    files = {name: tmp_path / f"{name}.npz" for name in parts}
+    for name, u in parts.items():
+        np.savez(files[name], u=u)
+    tuned = quick_tune(tmp_path / "s", files, read=EACH_STEP, score="rollout:5")
+    page = tuned.report.read_text()
+    assert f"is {tuned.loss:.3g} on the validation data." in page and "| test rollout:5" not in page
+
+
 def test_the_error_of_a_rollout_that_overflows_is_infinite(file):
     data, model = Validation(OwnData(files=file, **EACH_STEP).load()), build(**BASE)
     model.forward = lambda x: x * 1e30

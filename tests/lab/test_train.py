@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,6 +124,45 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
     assert epochs == [0, 1, 2, 2] and resumed.loss == whole.loss and differing(resumed.model, whole.model) == 0
 
 
+@pytest.mark.parametrize(
+    ("data", "optimizer", "is_exact"),
+    [
+        ("heat.npz", "adam", True),
+        (Path("heat.npz"), "adam", True),
+        ("heat.npz", nm.MuSOAP, False),
+        (fields(), "adam", False),
+    ],
+)
+def test_the_page_has_a_call_that_can_be_pasted(tmp_path, monkeypatch, data, optimizer, is_exact):
+    """Unless an argument, such as an array, cannot be written exactly."""
+    monkeypatch.chdir(tmp_path)
+    save_pair(fields(), "heat.npz")
+    page = quick_train(Path("runs/s"), data, optimizer=optimizer).report.read_text()
+    again = page.split("## Reproduce")[1]
+    if is_exact:
+        Path("runs/s/report.md").unlink()
+        exec(again.split("```")[1].removeprefix("python"), {"nm": nm, "build": build})
+        assert Path("runs/s/report.md").read_text() == page and len(list(Path("runs/s/workspace").iterdir())) == 1
+    else:
+        assert "Call `nm.train` again with `build`, the settings above and `folder='runs/s'`." in again
+
+
+def test_another_experiment_in_the_folder_is_named(tmp_path):
+    """Its report was once replaced without a word. Repeating a call restores its report."""
+    x, y = fields()
+    first, *others = {}, {"epochs": 2}, {"data": (x, 2 * y)}, {"loss": "h1"}
+    page = quick_train(tmp_path / "s", epochs=1).report.read_text()
+    for more in (first, *others, first):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trained = quick_train(tmp_path / "s", **{"epochs": 1, **more})
+        replaced = [str(w.message) for w in caught if "folder=" in str(w.message)]
+        assert len(replaced) == (trained.report.read_text() != page) and all(
+            str(tmp_path / "s") in text for text in replaced
+        )
+        page = trained.report.read_text()
+
+
 def test_no_other_command_trains_in_the_folder_until_the_target_is_read(tmp_path, monkeypatch):
     """Otherwise the call would return the other command's target."""
     quick_train(tmp_path / "s", target={**TARGET, "hidden_channels": 12})
@@ -171,8 +211,13 @@ def test_errors_on_the_page(tmp_path):
     x, y = fields(channels=3)
     trained = quick_train(tmp_path / "s", (x, y), build=lambda **size: build(3, 3, **size))
     page, test = trained.report.read_text(), trained.split["test"]
+    assert page.startswith("# FNO on the given data\n")
     truth = y[test].double()
     far = (trained.predict(x[test]).double() - truth).square()
+    loss = (far.sum(2) / truth.square().sum(2)).sqrt().sum(1).mean()
+    on_both = f"{trained.loss:.3g} on the validation data and {loss:.3g} on the test data"
+    assert f"the relative L2 error summed over channels is {on_both}" in page
+    assert "of all channels together" in page and "L2 error of a channel" in page and on_both in repr(trained)
     errors = (far.sum((1, 2)) / truth.square().sum((1, 2))).sqrt()
     quantiles = np.quantile(errors, (0.5, 0.1, 0.9, 1.0))
     assert numbers(page, "By sample:") == pytest.approx(np.array([[4, *quantiles]]), rel=6e-3)
@@ -273,6 +318,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     out, progress = capsys.readouterr()
     assert f"{default_lr(12):.3g}, for 12 steps" in out and "/12 [" in progress
     folder = Path("runs/heat-train")
+    assert f"```bash\nneuralop-mup {line}\n```" in (folder / "report.md").read_text()
     trained = nm.load_tuned(folder)
     own = trained.split["val"]
     assert relative_error(trained.predict(x[own]), y[own]) == pytest.approx(trained.loss, rel=1e-4)

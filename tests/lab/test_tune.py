@@ -178,6 +178,13 @@ def test_predict_refuses_other_shapes(study):
             tuned.predict(other)
 
 
+def test_predict_refuses_complex_fields_after_training_on_real_ones(study):
+    """Torch named the type of a bias."""
+    tuned, (x, _) = study[0], study[1]["val"]
+    with pytest.raises(nm.MupError, match="real fields"):
+        tuned.predict(x + 1j)
+
+
 def test_a_tuned_model_is_loaded_from_its_folder(study):
     tuned, data = study
     x, _ = data["val"]

@@ -3,7 +3,8 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from xarray.core import indexing
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
-_FEW = 256  # number of values between two steps below which reading everything is faster than reading each step
+_FEW = 256  # if a step skips fewer values than this, reading all of them is faster
 
 #: Axes with a meaning. Every other axis belongs to the grid or, if its name starts with "channel:", to one array's channels.
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
@@ -24,7 +25,8 @@ SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 _USUAL = {
     **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
     **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
-    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time"), TIME),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"), TIME),
+    **dict.fromkeys(("time_counter", "ocean_time"), TIME),  # NEMO and ROMS
     **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
     **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }
@@ -49,9 +51,15 @@ def coordinate_word(key: str) -> str | None:
 
 
 def is_coordinate(key: str, values: Any) -> bool:
-    """Return whether the name of an array marks it as a coordinate. Arrays x, y and z with several axes may be fields."""
-    word = coordinate_word(key)
-    return word is not None and (word not in ("x", "y", "z") or values.squeeze().ndim < 2)
+    """Return whether the name of an array marks it as a coordinate.
+
+    Arrays x, y and z with several axes may be fields, and so may others with three axes. With two axes, those are the
+    latitudes and longitudes of a curved grid, or the times of each sample, unless t is a temperature (lat lon).
+    """
+    word, dims = coordinate_word(key), [str(dim) for dim in values.squeeze().dims]
+    if word == TIME and len(dims) == 2:
+        return any(is_unnamed(dim) or usual_word(dim) == TIME for dim in dims)
+    return word is not None and len(dims) < (2 if word in ("x", "y", "z") else 3)
 
 
 def is_channel(dim: str) -> bool:
@@ -103,6 +111,8 @@ class Stored(BackendArray):
         Whether the file stores the axes in reverse order, as MATLAB does.
     chunks : sequence of int, optional
         Shape of the chunks in which the file stores the array.
+    offset : int, optional
+        Position of the first byte, if the file stores the array contiguously and uncompressed.
     """
 
     def __init__(
@@ -114,29 +124,45 @@ class Stored(BackendArray):
         dtype: Any,
         reversed: bool = False,
         chunks: Sequence[int] | None = None,
+        offset: int | None = None,
     ) -> None:
         self.opener, self.path, self.key = opener, str(path), key
         self.shape, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
-        self.chunks = tuple(chunks or ())
+        self.chunks, self.offset = tuple(chunks or ()), offset
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
 
     def read(self, key: tuple) -> np.ndarray:
         """Read the part selected by a tuple of integers and slices. Raise MupError if the file is damaged."""
+        with self._damage_reported(), reading():
+            values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
+        return values.T if self.reversed else values
+
+    def read_rows(self, rows: np.ndarray, out: np.ndarray) -> None:
+        """Read ``rows``, in ascending order, directly from the file into ``out``. Requires ``offset``."""
+        size = out[0].nbytes
+        with self._damage_reported(), open(self.path, "rb") as file:
+            for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) != 1) + 1):
+                file.seek(self.offset + int(rows[run[0]]) * size)
+                if file.readinto(out[run[0] : run[-1] + 1]) < len(run) * size:
+                    raise ValueError("the file is truncated")
+
+    @contextmanager
+    def _damage_reported(self) -> Iterator[None]:
         try:
-            with reading():
-                values = _read_slices(self.opened(), key[::-1] if self.reversed else key)
+            yield
         except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
             reason = f"{type(error).__name__}: {error}"
             raise MupError(
                 f"Cannot read {self.key} from {self.path} ({reason}). The file may be damaged; write or copy it again."
             ) from error
-        return values.T if self.reversed else values
 
     def opened(self) -> Any:
         """Return the array object of the library that reads the file."""
         place = self.opener, self.path, os.getpid()
+        if (place, self.key) in OPEN.files:
+            return OPEN.files[place, self.key]
         if place not in OPEN.files:
             OPEN.files[place] = self.opener(self.path)
         array = OPEN.files[place][self.key]
@@ -147,13 +173,14 @@ class Stored(BackendArray):
                 f"the array has dtype {array.dtype} and shape {shape}, but had dtype {self.dtype} and shape {self.shape} "
                 "before"
             )
+        OPEN.files[place, self.key] = array
         return array
 
 
 def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
     """Return an array that is stored contiguously in a file, starting at a byte offset."""
     opener = partial(_flat, key=key, offset=offset, shape=tuple(shape)[:: -1 if reversed else 1], dtype=dtype)
-    return Stored(opener, path, key, shape, dtype, reversed)
+    return Stored(opener, path, key, shape, dtype, reversed, offset=None if reversed else offset)
 
 
 def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:

@@ -22,7 +22,7 @@ from neuralop_mup.lab.data.arrays import (
     is_unnamed,
     usual_word,
 )
-from neuralop_mup.lab.data.files import ONLY_KEY, role_of
+from neuralop_mup.lab.data.files import ONLY_KEY, role_of, split_words
 from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
 _SHOWN = 12  # maximum number of a file's arrays in a message
@@ -100,9 +100,15 @@ def _is_unnamed(variable: Variable) -> bool:
 def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return the keys of the input and output: those of the user, x and y, or the only field."""
     x, y = read.get("x"), read.get("y")
-    wide = [str(key) for key, values in raw.data_vars.items() if values.ndim > 1 and not is_coordinate(str(key), values)]
+    # The CF conventions name the arrays with the edges of the cells of a grid, such as time_bnds, in an attribute.
+    bounds = {str(np.asarray(values.attrs.get("bounds")).astype(str)) for values in raw.variables.values()}
+    wide = [
+        str(key)
+        for key, values in raw.data_vars.items()
+        if values.ndim > 1 and key not in bounds and not is_coordinate(str(key), values)
+    ]
+    pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
     if x is None and y is None:
-        pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
         is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
         x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
         if y in wide and read.get("time_step") is None and _role(raw, y) == "x":
@@ -114,7 +120,8 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         others = [key for key in wide if key not in inputs]
         if inputs and len(others) == 1:  # the only other field
             return inputs, others
-        raise MupError(_advice(raw, wide, inputs))
+        fields = [key for key in wide if key not in sum(pairs, ())]  # the pair may only be the grid
+        raise MupError(_advice(raw, fields if len(fields) > 1 else wide, inputs))
     return _split_keys(raw, x), _split_keys(raw, y)
 
 
@@ -150,6 +157,12 @@ def _advice(raw: Dataset, wide: Sequence[str], inputs: Sequence[str]) -> str:
     """Return a suggestion of keys. Names indicate the input and the output, or else the output is the largest array."""
     if not wide:
         return "No array has two or more axes."
+    if len(set(split_words([[key] for key in wide])) - {None}) > 1:
+        return (
+            "The names of the arrays assign them to different splits. Load them in Python and pass a dict, "
+            "{'train': (x_train, y_train), 'test': (x_test, y_test)}. For a state that evolves in time, pass "
+            "{'train': u_train, 'test': u_test} and read={'time_step': 1}."
+        )
     ranks = {key: ("x", "", "y").index(_role(raw, key)) for key in wide}
     *others, y = sorted(wide, key=lambda key: (key not in inputs, ranks[key], raw[key].size))
     moving = [key for key in wide if TIME in map(usual_word, raw[key].dims)]
@@ -194,10 +207,10 @@ def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) ->
         own = key.rpartition("/")[0]
         return 0 if own in groups else 1 if not own or any(group.startswith(f"{own}/") for group in groups) else 2
 
-    for key in sorted((str(key) for key in raw.variables if key not in arrays), key=rank):
-        values = raw[key].values.squeeze() if coordinate_word(key) else np.empty(0)
+    for key in sorted((str(key) for key in raw.variables if key not in arrays and coordinate_word(str(key))), key=rank):
+        values = raw[key].squeeze()
         if values.ndim == 1 and values.size > 1 and values.dtype.kind in "biuf":
-            found.setdefault(str(coordinate_word(key)), values)
+            found.setdefault(str(coordinate_word(key)), values.values)
     for key, own in words.items():
         for dim, word in zip(arrays[key].dims, own, strict=True):
             if dim in raw.coords and word not in (SAMPLE, CHANNEL) and raw[dim].dtype.kind in "biufmM":
@@ -222,7 +235,8 @@ def _words_of(
         words = _only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
-            f"{'+'.join(outputs)} has neither an input nor a time axis. If each file is one time step, pass "
+            f"{'+'.join(outputs)} has neither an input nor an axis with the name time. If its first axis is time, pass "
+            f"{option(dims=' '.join((TIME, *words[outputs[0]][1:])))}. If each file is one time step, pass "
             f"{option(join='time')}."
         )
     return words
@@ -289,7 +303,7 @@ def _only_reading(
     if TIME in lengths and not in_time:
         leads.insert(0, (SAMPLE, TIME))
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
-    ways = [dict.fromkeys(_ways(variable, leads)) for variable in shapes.values()]
+    ways = [dict.fromkeys(_ways(variable, leads, in_time and bool(lengths))) for variable in shapes.values()]
     fitting: list[dict[str, Words]] = []
     agreeing: list[dict[str, Words]] = []
     for each in product(*ways):
@@ -313,17 +327,21 @@ def _only_reading(
     return found[0]
 
 
-def _ways(variable: Variable, leads: Sequence[Words]) -> Iterator[Words]:
-    """Yield the possible names for the axes of an array. A first axis of length 1 may be a channel or a sample."""
+def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterator[Words]:
+    """Yield the possible names for the axes of an array. A first axis of length 1 may be a channel or a sample.
+
+    ``time_last`` includes a single trajectory with its time axis last. Only the lengths of coordinates can confirm it.
+    """
     names = [None if is_unnamed(dim) else usual_word(dim) for dim in variable.dims]
     n = variable.ndim
     if n > 1 and variable.shape[0] == 1 and names[0] is None:
-        yield from ((CHANNEL, *words) for words in _ways(variable[0], leads) if CHANNEL not in words)
+        yield from ((CHANNEL, *words) for words in _ways(variable[0], leads, time_last) if CHANNEL not in words)
         if () in leads:
             return  # a single sample and a single channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
     if leads[0][-1] == TIME and names[0] is None:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
+        ways += [(*words, TIME) for words in _grid_words(n - 1) if time_last]
     for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
         if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):
             yield way

@@ -66,7 +66,7 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
     """
     files: list[Path] = []
     for entry in (given,) if isinstance(given, (str, Path)) else given:
-        path = Path(entry).expanduser()
+        path = Path(os.path.expanduser(entry))  # unlike expanduser() of Path, it keeps ~name of an unknown user
         matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
         files += [file for match in matches for file in readable_in(match)] or [path]
     for path in files:
@@ -91,7 +91,7 @@ def _check_file(path: Path) -> None:
 def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:
     """Return files by the split that their names or folders indicate, or under "all" if these do not distinguish splits."""
     files = files_of(given)
-    folder = Path(given).expanduser() if isinstance(given, (str, Path)) else Path()
+    folder = Path(os.path.expanduser(given)) if isinstance(given, (str, Path)) else Path()
     is_folder = isinstance(given, (str, Path)) and folder.is_dir() and not is_readable(folder)
     words = split_words([[file] for file in files], str(folder) if is_folder else None)
     if is_folder and set(words) == {"test"}:

@@ -4,6 +4,7 @@ The ``load()`` method of a source returns :class:`ProblemData` or :class:`Loader
 """
 
 import mmap
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -205,7 +206,8 @@ def _pair_of_named(x: Any, y: Any) -> dict[str, Any]:
 def _kept(values: Any) -> Any:
     """Return an array. A memory-mapped array becomes a lazy one, which each process maps only while reading."""
     is_file = type(values) is np.memmap and isinstance(values.base, mmap.mmap) and values.flags.c_contiguous
-    if not is_file or values.mode == "c":  # changes of a copy-on-write map exist only in memory
+    # The file may be deleted or temporary, and changes of a copy-on-write map exist only in memory.
+    if not is_file or values.mode == "c" or not os.path.exists(values.filename or ""):
         return values
     from neuralop_mup.lab.data.arrays import flat_array
 

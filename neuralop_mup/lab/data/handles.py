@@ -44,7 +44,7 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
 
 
 def numpy_of(values: Any) -> Any:
-    """Return a tensor as an array, with bfloat16 converted to float32. Return arrays unchanged."""
+    """Return a tensor as an array, with formats that NumPy lacks, such as bfloat16, as float32. Return arrays unchanged."""
     if not isinstance(values, torch.Tensor):
         return values
     if values.layout != torch.strided:
@@ -52,4 +52,5 @@ def numpy_of(values: Any) -> Any:
             f"Fields must be dense tensors, but got the layout {str(values.layout).removeprefix('torch.')}. Pass "
             "x.to_dense()."
         )
-    return (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
+    is_unknown = values.is_floating_point() and values.dtype not in (torch.float16, torch.float32, torch.float64)
+    return (values.float() if is_unknown else values).numpy(force=True)

@@ -13,7 +13,7 @@ import numpy as np
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.batches import spread
 from neuralop_mup.lab.data.files import by_split, files_by_split, files_of, is_counts
-from neuralop_mup.lab.data.handles import reading
+from neuralop_mup.lab.data.handles import reading, stamp_of
 from neuralop_mup.lab.data.problem_data import ProblemData, check_single
 from neuralop_mup.validation import check_number, is_number
 
@@ -220,7 +220,7 @@ class OwnData:
         mapped = [a.path for part in (self.arrays or {}).values() for a in part.values() if hasattr(a, "opener")]
         # A zarr file is a folder, so its inner files are included.
         every = [inner for file in (*self.paths, *mapped, *self.linked) for inner in (Path(file), *Path(file).rglob("*"))]
-        return tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in every)
+        return tuple(stamp_of(file) for file in every if file.exists())
 
     @property
     def title(self) -> str:
@@ -257,8 +257,8 @@ class OwnData:
         """Raise MupError if a file has changed since it was first inspected."""
         if self._stamped() != self.stamps:
             raise MupError(
-                f"{', '.join((*self.paths, *self.linked)) or self.title} changed while it was being read. Wait until it has "
-                "been written, then repeat the call."
+                f"{', '.join((*self.paths, *self.linked)) or self.title} changed or was removed while it was being read. "
+                "Wait until it has been written, then repeat the call."
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from neuralop_mup.lab.data.handles import reading
 from neuralop_mup.lab.fingerprint import fingerprint
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+_FILLS = (-999.0, -9999.0, -99999.0, 1e20, 9.969209968386869e36)  # the last is NetCDF's default for floating-point numbers
 
 
 class Splits:
@@ -329,10 +330,19 @@ def check_tensor(name: str, values: Any) -> None:
 def check_single(name: str, values: torch.Tensor) -> None:
     """Raise MupError if single precision loses more than a hundredth of the variation of a channel.
 
-    Also raise MupError if values are so large or small that squared errors exceed the range of single precision.
+    Also raise MupError if values are so large or small that squared errors exceed the range of single precision. Warn if
+    they contain a number that usually stands for missing values.
     """
     if not values.is_floating_point():
         return
+    for fill in _FILLS:
+        if (count := int((values == torch.tensor(fill, dtype=values.dtype)).sum())) > 1:
+            warnings.warn(
+                f"{name} is {fill:g} at {count} of {values.numel()} points that were inspected. If this number stands for "
+                f"missing values, replace it with NaN, np.where({name} == {fill:g}, np.nan, {name}), and pass "
+                "read={'nan': 'mask'}.",
+                stacklevel=2,
+            )
     wide = values.double().transpose(0, 1).flatten(1)
     std, most, lost = wide.std(1), wide.abs().amax(1), (wide - wide.float()).square().mean(1).sqrt()
     bad = (std > 1e-12 * most) & ((lost > 0.01 * std) | (std < 1e-30) | (most > 1e30))

@@ -40,7 +40,7 @@ from neuralop_mup.lab.data.handles import numpy_of, reading, stamp_of
 
 _MODEL_KEYS = re.compile(r"(^|[./])(weight|bias)$|optimizer|exp_avg")  # keys in a checkpoint
 _SCALE_ATTRS = ("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "DIMENSION_LABELS")  # references cannot be pickled
-_PACKED_ATTRS = ("scale_factor", "add_offset")
+_PACKED_ATTRS = ("scale_factor", "add_offset", "_Unsigned")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
 
@@ -171,13 +171,24 @@ def _is_array(key: str, entry: Any) -> bool:
     return is_field and not bytes(entry.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not")
 
 
+def _has_bytes(path: Path, entry: h5py.Dataset) -> bool:
+    """Return whether the bytes of the file are the values of an array, if it is not stored in chunks or elsewhere.
+
+    That is not so behind a link to another file, while this process has the file open for writing, and for floating-point
+    formats that NumPy lacks, such as bfloat16.
+    """
+    is_native = entry.dtype.kind == "f" and entry.id.get_type() == h5py.h5t.py_create(entry.dtype)
+    return is_native and entry.file.mode == "r" and os.path.samefile(entry.file.filename, path)
+
+
 def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
     """Return an array of an HDF5 file. Its axes have the names from the file only if all of them are named."""
     reversed = "MATLAB_class" in entry.attrs
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
     names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
     is_named = all(names) and len(set(names)) == len(names) and not reversed
-    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks)
+    offset = None if reversed or not _has_bytes(path, entry) else entry.id.get_offset()  # None for chunks
+    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks, offset)
     return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
 
 
@@ -207,7 +218,7 @@ def _linked_files(path: Path, entries: Sequence[Any]) -> list[str]:
     """Return the other files that contain groups and arrays of a file, through external links or virtual arrays."""
     found = {os.fsdecode(h5py.h5f.get_name(entry.id)) for entry in entries}
     virtual = [entry for entry in entries if isinstance(entry, h5py.Dataset) and entry.is_virtual]
-    # The path of a source is relative to the file with the virtual array. A point stands for this file itself.
+    # The path of a source is relative to the file with the virtual array. The path "." is this file itself.
     found |= {
         os.path.join(os.path.dirname(entry.file.filename), source.file_name)
         for entry in virtual
@@ -278,6 +289,9 @@ def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Unpack packed values and replace missing ones by NaN, following the CF conventions. Times remain numbers."""
     coded = []
     for variable in variables.values():
+        for name in {*_PACKED_ATTRS, *_MISSING_ATTRS} & variable.attrs.keys():
+            if np.size(variable.attrs[name]) == 1:  # NetCDF 4 stores an array with one entry, which xarray does not expect
+                variable.attrs[name] = np.ravel(variable.attrs[name])[0]
         missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
         is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
         coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))

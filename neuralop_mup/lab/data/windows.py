@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from xarray import Dataset, Variable
 
-from neuralop_mup.lab.data.arrays import SAMPLE, TIME, is_channel
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, Stored, is_channel
 from neuralop_mup.lab.data.batches import chunks_of
 from neuralop_mup.lab.data.handles import GAP, reading
 from neuralop_mup.lab.data.problem_data import check_finite
@@ -48,9 +48,13 @@ class RowReader:
         self.shape = (sum(self.counts), *grid_of(data))
         self.dtype = np.result_type(np.float32, *(variable.dtype for variable in variables))
         self.chunk = _chunk_of(variables[0]) if variables else (1, 1)
+        self.stored = _stored_in_rows(data, variables, self.dtype)
 
     def read(self, rows: np.ndarray, out: np.ndarray) -> None:
         """Read ``rows``, in ascending order, into ``out`` of shape ``(len(rows), channels, *grid)``."""
+        if self.stored is not None and out.dtype == self.dtype:
+            self.stored.read_rows(rows, out)
+            return
         samples, times = np.divmod(rows, self.n_times)
         for run in self._runs(rows, samples, times):
             first, last = run[0], run[-1]
@@ -66,14 +70,15 @@ class RowReader:
     def _runs(self, rows: np.ndarray, samples: np.ndarray, times: np.ndarray) -> list[np.ndarray]:
         """Return groups of positions in ``rows`` that are read together.
 
-        A group may contain small gaps, and several small samples with the same times.
+        A group may span small gaps. It may also cover several samples, if all are read at the same times and are small or
+        read completely.
         """
         size = math.prod(self.shape) * self.dtype.itemsize
         ends = np.diff(rows) > 1 + GAP // size
         starts = np.flatnonzero(np.diff(samples)) + 1  # position of the first row of each sample except the first
         first, last = times[np.append(0, starts)], times[np.append(starts, len(rows)) - 1]
-        is_joint = self.n_times * size <= GAP or self.chunk[0] > 1
-        ends[starts - 1] |= (np.diff(first) != 0) | (np.diff(last) != 0) | (not is_joint)
+        is_joint = (last - first == self.n_times - 1)[1:] | (self.n_times * size <= GAP or self.chunk[0] > 1)
+        ends[starts - 1] |= (np.diff(first) != 0) | (np.diff(last) != 0) | ~is_joint
         if self.chunk == (1, 1):
             most = max(1, _MOST // size)
             ends[most - 1 :: most] = True
@@ -88,6 +93,18 @@ class RowReader:
             part = part.transpose(*(dim for dim in (SAMPLE, TIME, *channels, *self.spaces) if dim in part.dims))
             lead, grid = ([part.sizes.get(dim, 1) for dim in dims] for dims in ((SAMPLE, TIME), self.spaces))
             block[:, :, start:stop] = part.values.reshape(*lead, -1, *grid)
+
+
+def _stored_in_rows(data: Dataset, variables: Sequence[Variable], dtype: np.dtype) -> Stored | None:
+    """Return the only array if its file stores all rows one after the other, in the axis order and precision of a row."""
+    array = getattr(variables[0]._data, "array", None) if len(variables) == 1 else None
+    if getattr(array, "offset", None) is None or array.dtype != dtype:
+        return None
+    dims = variables[0].dims
+    order = [dim for dim in (SAMPLE, TIME, *filter(is_channel, dims), *spaces_of(data)) if dim in data.dims]
+    parts = zip(variables[0]._data.key.tuple, array.shape, strict=True)
+    is_whole = all(isinstance(part, slice) and part.indices(n) == (0, n, 1) for part, n in parts)
+    return array if is_whole and list(dims) == order else None
 
 
 def _chunk_of(variable: Variable) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def estimate_depth(model: nn.Module, owners: Iterable[str]) -> tuple[int, bool]:
         for child in BESIDE.get(cls, ())
     )
     whole = _whole_models(named)
-    # Numbers of kernels in each module: successive kernels, and the kernels of the deepest nested model.
+    # For each module: the number of kernels in a row, and the number of kernels in its deepest nested model.
     serial, parallel = Counter[str](), Counter[str]()
     has_branches = False
     for name, module in reversed(named.items()):  # visit children before their parents

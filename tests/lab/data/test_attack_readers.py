@@ -14,7 +14,7 @@ from neuralop_mup.lab.data.files import files_of
 from neuralop_mup.lab.data.joining import read_files
 from neuralop_mup.lab.data.readers import read_file
 from support.errors import refused
-from support.files import array, write, write_hdf5
+from support.files import array, needs_zarr, write, write_hdf5
 
 N = 20
 
@@ -71,6 +71,19 @@ def test_each_group_has_its_own_packing():
     expected = np.arange(72).reshape(9, 8) * np.arange(1, N + 1)[:, None, None]
     assert np.array_equal(data["*/u"], expected)
     assert np.array_equal(data["*/u"][4, 1:3], expected[4, 1:3])
+
+
+@pytest.mark.parametrize("suffix", ["nc", pytest.param("zarr", marks=needs_zarr)])
+@pytest.mark.parametrize(
+    "packing", [{"scale_factor": 0.5}, {"_Unsigned": "true"}, {"_Unsigned": "true", "_FillValue": np.int8(-1)}]
+)
+def test_packed_integers_are_those_of_xarray(suffix, packing):
+    """In NetCDF 4, these attributes are arrays: the dtype was object, or the file was called damaged. Signs were ignored."""
+    values = np.arange(240, dtype="u1").view("i1").reshape(15, 16)
+    data = xarray.Dataset({"u": (("sample", "x"), values, packing)})
+    (data.to_zarr if suffix == "zarr" else data.to_netcdf)(f"u.{suffix}", **{"engine": "h5netcdf"} if suffix == "nc" else {})
+    read, expected = read_file(f"u.{suffix}")[0]["u"], values if "scale_factor" in packing else values.view("u1")
+    assert np.array_equal(read, expected * packing.get("scale_factor", 1)) and read.dtype.kind in "uf"
 
 
 def test_groups_of_several_types_are_joined_without_loss():

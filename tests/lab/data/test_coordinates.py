@@ -1,6 +1,7 @@
 """What the coordinates of a file say: uneven grids and times, steps that differ, and which axis is which."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +43,7 @@ def test_readers_keep_names_and_coordinates():
         ((20, 21, 64), "sample time x"),
         ((20, 21, 64, 1), "sample time x channel"),
         ((20, 64, 21), "sample x time"),
+        ((64, 21), "x time"),
     ],
 )
 def test_lengths_of_coordinates_identify_axes(shape, words):
@@ -49,7 +51,30 @@ def test_lengths_of_coordinates_identify_axes(shape, words):
     write_hdf5("a.h5", {"tensor": array(*shape), "x-coordinate": np.arange(64.0), "t-coordinate": np.arange(22.0)})
     own = OwnData(files="a.h5", time_step=1)
     assert own.readings["output"] == f"tensor ({words})"
-    assert own.load().counts()["train"] == 320
+    assert own.load().counts()["train"] == (320 if "sample" in words else 8)
+
+
+def test_edges_of_cells_are_not_fields():
+    """Each file of CMIP6 has some. The message proposed time_bnds as the input."""
+    data = xarray.Dataset({"tos": (("time", "x"), array(40, 8)), "time_bnds": (("time", "bnds"), array(40, 2))})
+    data.assign_coords(time=("time", np.arange(40.0), {"bounds": "time_bnds"})).to_netcdf("a.nc", engine="scipy")
+    assert OwnData(files="a.nc", time_step=1).readings["output"] == "tos (time x)"
+
+
+def test_a_temperature_named_t_is_a_field_and_not_the_time():
+    """It was ignored without a message, so that only the geopotential z was learned."""
+    t, axes = array(40, 2, 8, 8), ("time", "level", "lat", "lon")
+    Path("steps").mkdir()
+    data = xarray.Dataset({"t": (axes, t)}, {"time": np.arange(40.0), "lat": np.arange(8.0)})
+    data.to_netcdf("t.nc", engine="h5netcdf")
+    with pytest.warns(UserWarning, match="poles"):
+        assert OwnData(files="t.nc", time_step=1).readings["output"] == "t (time channel lat lon)"
+    data.assign(z=(axes, t)).to_netcdf("tz.nc", engine="h5netcdf")
+    for step in range(20):
+        data.assign(z=(axes, t)).isel(time=step, level=0, drop=True).to_netcdf(f"steps/{step}.nc", engine="h5netcdf")
+    for file, join in (("tz.nc", "sample"), ("steps", "time")):
+        with refused("'y':'t+z' 'time_step':1"):
+            OwnData(files=file, join=join, time_step=1).load()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,13 @@ def test_subfolders():
     assert OwnData(files="all").files == {"all": ("all/a/deep/d0.npz", "all/b/d1.npz")}
 
 
+def test_a_name_may_start_with_a_tilde():
+    """It ended in a RuntimeError of pathlib, since there is no user with this name."""
+    assert OwnData(files=write("~heat.npz", x=array(20, 16), y=array(20, 16))).title == "~heat"
+    with refused("~heat.npy exist"):
+        OwnData(files="~heat.npy")
+
+
 def test_hidden_files_are_no_data():
     """macOS writes ._heat.npz beside heat.npz on other disks, which made the folder unreadable."""
     write("mac/heat.npz", x=array(20, 16), y=array(20, 16))

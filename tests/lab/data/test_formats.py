@@ -173,6 +173,13 @@ def test_pdebench_darcy():
     assert_equal(data.test, (nu[:2, None], flow[:2]))
 
 
+def test_pdebench_files_with_few_samples_have_no_test_part_of_their_own():
+    files = [write_hdf5(f"{n}.h5", {"tensor": array(n, 5, 8), **GRID}) for n in (20, 9)]
+    own, data = read(files)
+    assert "test set" not in own.readings["format"]
+    assert sum(data.counts().values()) == 4 * 29
+
+
 def test_pdebench_parameters_that_differ_between_files_are_channels():
     files = [write_pdebench("scalar", f"{beta}.hdf5", beta) for beta in (0.1, 0.4)]
     own, data = read(files)

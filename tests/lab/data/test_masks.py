@@ -10,6 +10,7 @@ from neuralop.models import FNO
 import neuralop_mup as nm
 from neuralop_mup.lab.cli import main
 from neuralop_mup.lab.data import OwnData
+from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import relative_l2
 from support.errors import refused
@@ -29,6 +30,15 @@ def sea():
 def test_without_an_option_the_message_says_what_to_do(sea):
     with refused("u sea.npz {'nan':'mask'}"):
         OwnData(files=sea, **READ).load()
+
+
+@pytest.mark.parametrize("fill", [-999.0, -9999.0, 1e20])
+def test_a_number_that_stands_for_missing_values_gives_a_warning(fill):
+    """It was learned like other values, and it dominates relative errors."""
+    file = write("sea.npz", u=np.where(LAND, fill, array(20, 6, 8, 10)).astype("f4"))
+    with pytest.warns(UserWarning, match="missing values") as caught:
+        OwnData(files=file, **READ).load()
+    assert f"== {fill:g}, np.nan" in str(caught[0].message) and "{'nan': 'mask'}" in str(caught[0].message)
 
 
 @pytest.mark.parametrize("in_memory", [2.0, 0.0])
@@ -62,8 +72,8 @@ def test_losses_ignore_what_is_masked():
     assert float(loss(prediction + 100 * (1 - mask), y, mask=mask)) == pytest.approx(float(expected), rel=1e-5)
 
 
-def build(**size):
-    return FNO(in_channels=2, out_channels=1, n_layers=1, **size)
+def build(channels=2, **size):
+    return FNO(in_channels=channels, out_channels=1, n_layers=1, **size)
 
 
 def test_training_with_a_mask(sea):
@@ -79,6 +89,28 @@ def test_training_with_a_mask(sea):
     errors = np.linalg.norm(far, axis=1) / np.linalg.norm(U[18:, 1:].reshape(-1, 8, 10)[:, ~LAND], axis=1)
     assert trained.results.records[0]["metrics"]["test_loss"] == pytest.approx(errors.mean(), rel=1e-4)
     assert f"{np.median(errors):.3g}" in trained.report.read_text()
+
+
+def test_the_proxy_keeps_the_modes_of_the_target():
+    """The energy would be that of the coast: 4 modes along it, and all modes across it."""
+    u = np.arange(1, 21)[:, None, None] * np.cos(2 * np.pi * np.arange(8) / 8)[:, None] + np.zeros((8, 10))
+    u[:, :, :5] = np.nan
+    how = {
+        "read": {"dims": "sample x y", "nan": "mask"},
+        "rules": ("none",),
+        "optimizer": "soap",
+        "seeds": (0,),
+        "epochs": 1,
+    }
+    decided = decide(build, (u, u), "r", target={"hidden_channels": 32, "n_modes": (8, 8)}, batch_size=8, **how)
+    assert decided.study.sizes["proxy"] == {"hidden_channels": 16, "n_modes": (8, 8)}
+
+
+def test_a_wrong_number_of_channels_names_the_mask(sea):
+    target = {"hidden_channels": 4, "n_modes": (4, 4)}
+    how = {"read": {**READ, "nan": "mask"}, "target": target, "folder": "r", "progress": False}
+    with refused("in_channels nan='mask'"):
+        nm.train(lambda **size: build(**size, channels=1), sea, **how)
 
 
 def test_predict_fills_nan_as_training_did_with_a_processor_of_the_user(sea):
@@ -115,5 +147,6 @@ def test_masks_in_the_shell(sea, capsys):
     assert main(["data", sea, *words]) == 0
     out = capsys.readouterr().out
     assert "2 → 1 channels" in out and "(80, 1, 8, 10) and the mask" in out
+    assert "n_modes =" not in out and "the edge of the mask" in out
     with refused("rollout=1 nan='mask'"):
         OwnData(files=sea, nan="mask", rollout=2, **READ)

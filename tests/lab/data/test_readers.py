@@ -144,6 +144,9 @@ def test_objects_in_memory():
     assert np.array_equal(take(data, "input", [2])[0, 0], A[2])
     half = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
     assert dataset_of({"u": half})["u"].dtype == np.float32
+    assert dataset_of({"u": half.to(torch.float8_e4m3fn)})["u"].dtype == np.float32
+    conjugate = torch.tensor([1 + 2j]).conj()  # torch negates and conjugates only when values are used
+    assert [dataset_of({"u": values})["u"].item() for values in (conjugate, conjugate.imag)] == [1 - 2j, -2]
 
 
 def test_group_for_each_sample():
@@ -321,6 +324,23 @@ def test_unclear_arrays_are_refused(read, names):
         with_roles(dataset_of({"a": A, "u": U, "n": np.arange(12.0)}), read)
 
 
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (("x_train", "y_train", "x_test", "y_test"), "splits {'train':(x_train,y_train),"),
+        (("u_train", "u_test"), "splits {'train':u_train,"),
+        (("train/a", "train/u", "test/a", "test/u"), "splits"),
+        (("train_a", "train_u"), "--read.xtrain_a--read.ytrain_u"),
+        (("a", "u", "x", "y"), "--read.xa--read.yu"),  # x and y are a mesh
+    ],
+)
+def test_the_suggested_arrays_are_of_one_split_and_not_the_mesh(keys, names):
+    """The message once proposed to train on x_test and y_test, or from X_train to Y_val, or from the mesh's x to its y."""
+    mesh = dict(zip("xy", np.meshgrid(np.arange(9.0), np.arange(8.0)), strict=True))
+    with refused(names):
+        with_roles(dataset_of({key: mesh[key] + np.zeros((12, 1, 1)) if key in mesh else A for key in keys}), {})
+
+
 # Files that cannot be read
 
 
@@ -443,3 +463,23 @@ def test_four_numbered_groups_are_samples(n):
     else:
         with refused("run0/x run2/y"):
             OwnData(files="d.h5").load()
+
+
+def test_a_field_that_is_equal_in_all_groups_belongs_to_each_sample():
+    """Only arrays with one axis, such as coordinates, are read once."""
+    x = array(8, 9)
+    write_hdf5("d.h5", {f"run{i}/{key}": x if key == "x" else array(8, 9) for i in range(10) for key in "xy"})
+    own = OwnData(files="d.h5", x="*/x", y="*/y", dims="sample x y")
+    assert own.readings["input"] == "*/x (sample x y)"
+    assert_equal([own.load().train[0]], [[x[None]] * 8])
+
+
+def test_a_file_without_fields_is_refused():
+    with refused("d.npz two axes"):
+        OwnData(files=write("d.npz", a=np.arange(9.0))).load()
+
+
+def test_an_input_without_an_output_is_refused():
+    np.save("x.npy", array(20, 16))
+    with refused("x.npy,y.npy"):
+        OwnData(files="x.npy").load()

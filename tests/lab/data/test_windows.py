@@ -8,6 +8,7 @@ from neuralop.models import FNO
 
 import neuralop_mup as nm
 from neuralop_mup.lab.data import OwnData, batches
+from neuralop_mup.lab.data.arrays import Stored
 from neuralop_mup.lab.data.batches import BlockLoader, PairBatches
 from neuralop_mup.lab.training import Unrolled
 from support.errors import refused
@@ -64,6 +65,88 @@ def test_each_frame_is_read_once_in_an_epoch(monkeypatch, history, rollout):
     sizes.clear()
     data.check()
     assert sum(sizes) <= 1.2 * u.nbytes
+
+
+def _h5(values, userblock=0, name="u.h5", **how):
+    with h5py.File(name, "w", userblock_size=userblock) as file:
+        file.create_dataset("u", data=values, **how)
+    return name
+
+
+def _linked(values):
+    with h5py.File("link.h5", "w") as file:
+        file["before"] = np.zeros(1000)  # the array has another position in the other file
+        file["u"] = h5py.ExternalLink(_h5(values), "/u")
+    return "link.h5"
+
+
+def _unwritten(values):
+    with h5py.File("u.h5", "w") as file:
+        file.create_dataset("u", values.shape, "f4", fillvalue=2.5)
+    values[:] = 2.5
+    return "u.h5"
+
+
+def _bfloat16(values):
+    """h5py returns float32 for such numbers, which take two bytes in the file."""
+    kind, space = h5py.h5t.IEEE_F32LE.copy(), h5py.h5s.create_simple(values.shape)
+    kind.set_fields(15, 7, 8, 0, 7)
+    kind.set_size(2)
+    with h5py.File("u.h5", "w") as file:
+        h5py.h5d.create(file.id, b"u", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        file["later"] = np.zeros(values.size)
+        values[:] = file["u"]
+    return "u.h5"
+
+
+def _npy(values):
+    np.save("u.npy", values)
+    return "u.npy"
+
+
+@pytest.mark.parametrize(
+    ("store", "dtype", "read", "is_direct"),
+    [
+        (_npy, "f4", {}, True),
+        (_npy, "f8", {}, True),
+        (_npy, ">f4", {}, False),
+        (_npy, "i2", {}, False),
+        (lambda values: _npy(np.asfortranarray(values)), "f4", {}, False),
+        (lambda values: write("u.npz", u=values), "f4", {}, True),
+        (_h5, "f4", {}, True),
+        (lambda values: _h5(values, userblock=512), "f4", {}, True),
+        (lambda values: _h5(values, chunks=(4, 5, 8)), "f4", {}, False),
+        (_linked, "f4", {}, False),
+        (_unwritten, "f4", {}, False),
+        (_bfloat16, "f4", {"y": "u"}, False),
+        (_h5, "f4", {"every": {"x": 2}}, False),
+        (_h5, "f4", {"crop": {"x": (2, 12)}}, False),
+        (_h5, "f4", {"dims": "time sample x"}, False),
+        (_h5, "f4", {"time_step": 2}, False),
+    ],
+)
+def test_rows_are_read_from_bytes_only_where_they_are_stored_as_in_memory(monkeypatch, store, dtype, read, is_direct):
+    """Such rows skip the libraries, which makes an epoch up to twice as fast. Values and order must not change."""
+    values = (100 * array(20, 20, 16)).astype(dtype)
+    file, used, read_rows = store(values), [], Stored.read_rows
+    monkeypatch.setattr(Stored, "read_rows", lambda *given: used.append(1) or read_rows(*given))
+    own = OwnData(files=file, in_memory=0.0, shuffle=False, **{"dims": "sample time x", "time_step": 1, **read})
+    x, y = own.load().train
+    frames = values.swapaxes(0, 1) if read.get("dims") else values
+    points = {"every": slice(None, None, 2), "crop": slice(2, 12)}.get(next(iter(read), ""), slice(None))
+    frames = frames[:16, :: own.time_step, points]
+    wanted = torch.from_numpy(frames.astype("f4"))
+    assert torch.equal(x[range(len(x))], wanted[:, :-1].flatten(0, 1)[:, None])
+    assert torch.equal(y[range(len(y))], wanted[:, 1:].flatten(0, 1)[:, None])
+    assert bool(used) == is_direct
+
+
+def test_a_file_that_this_process_is_still_writing_is_read_with_its_latest_values():
+    """HDF5 keeps the last values that were written in memory."""
+    with h5py.File("xy.h5", "w") as file:
+        fields = [file.create_dataset(key, data=array(20, 16)) for key in "xy"]
+        x, y = OwnData(files="xy.h5", in_memory=0.0, shuffle=False).load().train
+        assert_equal((x[range(16)][:, 0], y[range(16)][:, 0]), [values[:16] for values in fields])
 
 
 @pytest.mark.parametrize(("history", "rollout", "read"), [(3, 1, BESIDE), (1, 3, BESIDE), (2, 2, IN_TIME), (0, 1, {})])
