@@ -8,7 +8,7 @@ import torch
 from planted import PlantedRecords, planted_records
 
 import run
-from experiments import memory, pages, records, timing, training
+from experiments import memory, pages, published_code, records, timing, training
 from experiments.balancing import ConFIG
 from neuralop_mup.lab import outcome
 from neuralop_mup.lab.outcome import failed
@@ -33,7 +33,8 @@ def two_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time", "pino"]
+    "name",
+    ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time", "pino", "published-code"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two_steps):
     """The exported runs give the same page. Experiments of the same classes are left out."""
@@ -41,6 +42,7 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two
     monkeypatch.setattr(training, "train", lambda config: train({**config, "steps": 2}))
     monkeypatch.setitem(timing._WARM_UP, "cpu", 2)
     monkeypatch.setattr(memory, "_STEPS", 2)
+    monkeypatch.setattr(published_code, "SAMPLES", (20, 4, 4))
     page = runner(name, "--tiny", "--folder", tmp_path / "records", "--export", file).out
     page = page[page.index("# ") :]
     assert page.count("| ") > 3
