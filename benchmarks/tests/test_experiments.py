@@ -173,15 +173,27 @@ def test_drift_and_regret_of_transferred_rates():
     assert ", seeds: 3" in more_seeds.numbers(records)["drift"]
 
 
-def test_a_best_rate_at_an_edge_is_marked():
-    """The first seed tries 0.004 to 0.016, and the other two are best at 0.032."""
+def test_a_best_rate_at_an_edge_is_marked_and_tuning_costs_seconds():
+    """The first seed tries 0.004 to 0.016, and the other two are best at 0.032. So all are trained at 0.016 at both ends.
+
+    Five trainings take 5 s at the small K and 20 s at the large K, so a transfer takes 5 + 4 s.
+    """
     problems = {"darcy": run.EXPERIMENTS["paper"].problems["darcy"]}
     experiment = dataclasses.replace(run.EXPERIMENTS["paper"], problems=problems)
 
     def measured(config):
         best = 0.008 if config["seed"] == 0 else 0.032
-        return {"loss": 0.1 * 1.2 ** math.log2(config["lr"] / best) ** 2}
+        loss = 0.1 * 1.2 ** math.log2(config["lr"] / best) ** 2
+        return {
+            "loss": loss,
+            "metrics": {"test_loss": 2 * loss, "seconds": 4.0 if config["model"]["n_modes"][0] == 24 else 1.0},
+        }
 
     numbers = experiment.numbers(planted_records(experiment, measured))
+    costs = [row for row in numbers["cost"].splitlines() if "Darcy" in row]
+    assert [row.split(" | ")[2] for row in costs] == list(experiment.optimizers)
+    assert all(row.endswith("| 0.24 (0.24 to 0.24) | 0.24 (0.24 to 0.24) | 20 | 9 | × 0.45 |") for row in costs)
+    assert numbers["errors"].splitlines()[3].startswith("| Darcy | 2 | all | 1.03 | ")
+    assert numbers["errors"].count("**0.24**") == 4
     assert numbers["edges"] == numbers["done"] == "3"
     assert numbers["drift"].count(", edge") == 3
