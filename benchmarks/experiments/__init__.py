@@ -55,7 +55,7 @@ EXPERIMENTS: dict[str, Any] = {
     "elsewhere": Ablation("three defaults of MuSOAP on held-out problems", held_out_configs(), HELD_OUT_CHOICES, (0, 1, 2)),
     "losses": Losses(),
     "pino": Pino(),
-    "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1)),
+    "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1), adam_weights=(), balancing={}),
     "time": AgainstTuned(
         "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), others=PEERS
     ),
@@ -84,10 +84,26 @@ EXPERIMENTS: dict[str, Any] = {
         },
     ),
     "mup": SizeCurves(),
-    "paper": Transfer(
+    "paper": paper.WithCosts(
         "transfer of the best learning rate over K at the same width, at a small size", paper.SMALL, paper.MOVES, paper.RULES
     ),
-    "paper-full": Transfer(
+    "paper-burgers": paper.WithCosts(
+        "transfer of the best learning rate over K on the paper's Burgers' equation, at its width",
+        *(paper.BURGERS, paper.BURGERS_MOVES, paper.BURGERS_RULES),
+        seeds=(0,),
+    ),
+    "paper-figure-3": Ablation(
+        "the best batch size and beta2 on Darcy, at a small and a large K",
+        paper.configs("darcy", (0.016, 0.016, 0.016)),
+        paper.FIGURE_3,
+    ),
+    "paper-clipping": Ablation(
+        "clipping of the gradients of kernels on Navier–Stokes, at a small and a large K",
+        paper.configs("navier-stokes", (0.032, 0.016, 0.016)),
+        paper.CLIPPING,
+        (0, 1, 2),
+    ),
+    "paper-full": paper.WithCosts(
         "transfer of the best learning rate over K at the paper's size (needs a GPU)", paper.FULL, paper.MOVES, paper.RULES
     ),
     "timing": Timing(),

@@ -2,7 +2,10 @@
 
 The data of Darcy flow solves the discrete equation. The data of Burgers' equation in space and time, on a coarse grid, does
 not. The weight of the data's loss is 1. Hypotheses, written down before measuring: with 10 samples the equation lowers the
-test error at each weight from 0.1 to 1; with 160 samples a weight of 10 raises it. Only MuSOAP was measured.
+test error at each weight from 0.1 to 1; with 160 samples a weight of 10 raises it.
+
+We measured MuSOAP first, and Adam and the balancing methods afterwards. Adam's learning rate is tuned for each setting by
+the validation error on the data. A balancing method replaces the weight, with its default arguments.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from statistics import fmean
 from typing import Any
 
 from experiments.comparison import CONTENDERS
+from experiments.curves import searched
 from experiments.experiment import Experiment
 from experiments.pages import named, table
-from experiments.records import missing, test_errors
+from experiments.records import loss_of, missing, test_errors
 from experiments.tasks import Task
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
@@ -35,6 +39,11 @@ PROBLEMS = {
         10,
     ),
 }
+ADAM_WEIGHTS = (0.0, 0.1, 1.0)
+#: Before Adam was measured, 40 samples were left out to save time.
+ADAM_SAMPLES = (10, 160)
+#: Balancing method → seeds.
+BALANCING = {"SoftAdapt": (0,), "ReLoBRaLo": (0,), "ConFIG": (0,)}
 #: A problem on which the weight of 0.1 was not chosen. Its coarse grid resolves the equation poorly.
 HELD_OUT = {
     "navier-stokes": Task(
@@ -49,57 +58,120 @@ HELD_OUT = {
 
 @dataclass(frozen=True)
 class Pino(Experiment):
-    """Train untuned MuSOAP with each weight of the equation on each number of samples."""
+    """Train untuned MuSOAP and tuned Adam with each weight of the equation on each number of samples."""
 
     problems: Mapping[str, Task] = field(default_factory=lambda: PROBLEMS)
     samples: tuple[int, ...] = SAMPLES
     weights: tuple[float, ...] = WEIGHTS
     seeds: tuple[int, ...] = (0, 1, 2)
+    adam_weights: tuple[float, ...] = ADAM_WEIGHTS
+    adam_samples: tuple[int, ...] = ADAM_SAMPLES
+    balancing: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: BALANCING)
 
     about = "whether an equation in the loss helps or hurts, by number of samples and weight"
-    notes = "Mean test errors of three seeds, by weight of the equation. The data has weight 1."
+    notes = (
+        "Mean test errors of three seeds, by weight of the equation: untuned MuSOAP, and Adam with a tuned learning rate "
+        "(adam.table). The data has weight 1. Balancing methods: one seed, relative to data only."
+    )
     metrics = ("test_loss", "test_equation_loss", "seconds")
 
     def tiny(self) -> Pino:
         """Return one problem with two samples and a small model."""
         small = {"problem": "darcy-pino", "data": {"grid": 12, "n_val": 2, "n_test": 2, "data_weight": 1.0}}
         problems = {"darcy-pino": Task(small, (4, 4), 8, STAGES, 2)}
-        return replace(self, problems=problems, samples=(2,), weights=(0.0, 1.0), seeds=(0,))
+        return replace(self, problems=problems, samples=(2,), weights=(0.0, 1.0), seeds=(0,), adam_samples=(2,))
 
     @remembered
-    def run(self, name: str, samples: int, weight: float, seed: int) -> Run:
-        """Return a run on a problem."""
-        own = self.problems[name]
+    def run(self, name: str, samples: int, weight: float | str, seed: int, adam_lr: float | None = None) -> Run:
+        """Return a run of untuned MuSOAP or, with a rate, of Adam. The weight may be the name of a balancing method."""
+        own, balanced, untuned = self.problems[name], isinstance(weight, str), adam_lr is None
         config = {
             **own.run_config(own.steps),
-            "data": {**own.config["data"], "n_train": samples, "equation_weight": weight},
-            **CONTENDERS["MuSOAP"].settings,
-            "lr": default_lr(own.steps),
+            "data": {**own.config["data"], "n_train": samples, "equation_weight": 1.0 if balanced else weight},
+            **CONTENDERS["MuSOAP" if untuned else "Adam"].settings,
+            "lr": default_lr(own.steps) if untuned else adam_lr,
             "seed": seed,
+            **({"balancing": weight} if balanced else {}),
         }
-        return run_of(config, size=f"{name}, {samples}, {weight:g}", params={}, seed=seed)
+        size = f"{name}, {samples}, {weight if balanced else format(weight, 'g')}{'' if untuned else ', Adam'}"
+        return run_of(config, size=size, params={} if untuned else {"lr": adam_lr}, seed=seed)
+
+    @property
+    def cells(self) -> list[tuple[str, int]]:
+        """Return all problems and numbers of samples."""
+        return list(product(self.problems, self.samples))
+
+    def searched(self, records: Any, name: str, samples: int, weight: float) -> tuple[dict[float, float], list[float]]:
+        """Return the errors of Adam's first seed by learning rate, and the learning rates to measure next.
+
+        Both are empty if the search at weight 0, where the others begin, is not finished.
+        """
+        start, spread = CONTENDERS["Adam"].start(self.problems[name].steps), 4.0
+        if weight:
+            found, unmeasured = self.searched(records, name, samples, 0.0)
+            if unmeasured:
+                return {}, []
+            start, spread = min(found, key=found.__getitem__), 2.0
+
+        def error(lr: float) -> float | None:
+            return loss_of(records.get(self.run(name, samples, weight, self.seeds[0], lr)))
+
+        return searched(error, start, spread=spread)
+
+    def best_lr(self, records: Any, *setting: Any) -> float | None:
+        """Return Adam's learning rate with the lowest validation error, or None while the search is not finished."""
+        found, unmeasured = self.searched(records, *setting)
+        return None if unmeasured or not found else min(found, key=found.__getitem__)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """Return the missing runs, seed by seed."""
-        settings = product(self.seeds, self.problems, self.samples, self.weights)
-        return missing(records, (self.run(*setting, seed) for seed, *setting in settings))
+        """Return the missing runs: MuSOAP, balancing methods, Adam's searches, and finally Adam's further seeds."""
+        settings = product(self.seeds, self.cells, self.weights)
+        yield from missing(records, (self.run(*cell, weight, seed) for seed, cell, weight in settings))
+        for method, seeds in self.balancing.items():
+            yield from missing(records, (self.run(*cell, method, seed) for seed, cell in product(seeds, self.cells)))
+        adam = [(*cell, weight) for cell, weight in product(self.cells, self.adam_weights) if cell[1] in self.adam_samples]
+        for setting in adam:
+            rates = self.searched(records, *setting)[1]
+            yield from missing(records, (self.run(*setting, self.seeds[0], lr) for lr in rates))
+        best = {setting: lr for setting in adam if (lr := self.best_lr(records, *setting))}
+        seeds = self.seeds if len(best) == len(adam) else ()
+        yield from missing(records, (self.run(*own, seed, lr) for seed, (own, lr) in product(seeds, best.items())))
 
-    def mean(self, records: Any, *setting: Any) -> float | None:
-        """Return the mean test error of the seeds, or None unless every seed has a record."""
-        errors = test_errors(records, (self.run(*setting, seed) for seed in self.seeds))
-        return fmean(errors) if len(errors) == len(self.seeds) else None
+    def mean(self, records: Any, *setting: Any, adam: bool = False, seeds: tuple[int, ...] = ()) -> float | None:
+        """Return the mean test error of some seeds, by default of all, or None unless each of them has a record."""
+        lr, seeds = self.best_lr(records, *setting) if adam else None, seeds or self.seeds
+        if adam and lr is None:
+            return None
+        errors = test_errors(records, (self.run(*setting, seed, lr) for seed in seeds))
+        return fmean(errors) if len(errors) == len(seeds) else None
 
     def numbers(self, records: Any) -> dict[str, str]:
-        """Return a table of errors, and for each weight the range of the ratios to data only."""
-        rows, ratios = [], {weight: [] for weight in self.weights}
-        for name, samples in product(self.problems, self.samples):
-            means = {weight: self.mean(records, name, samples, weight) for weight in self.weights}
-            if None not in means.values():
-                rows.append([named(name), str(samples), *(f"{mean:.3g}" for mean in means.values())])
-                for weight, mean in means.items():
-                    ratios[weight].append(mean / means[0.0])
-        said = {"table": "\n".join(table(["problem", "samples", *(f"{w:g}" for w in self.weights)], rows))}
-        for weight, own in ratios.items():
-            if own:
-                said |= {f"{weight:g}.least": f"{min(own):.2f}", f"{weight:g}.most": f"{max(own):.2f}"}
-        return said
+        """Return tables of errors, and the range of the ratios to data only for each weight and balancing method."""
+        found, ratios = {}, {}
+        for prefix, weights in {"": self.weights, "adam.": self.adam_weights}.items():
+            means = {cell: [self.mean(records, *cell, w, adam=bool(prefix)) for w in weights] for cell in self.cells}
+            done = {cell: own for cell, own in means.items() if own and None not in own}
+            heads, rows = [f"{w:g}" for w in weights], [[f"{mean:.3g}" for mean in own] for own in done.values()]
+            found |= self._table(f"{prefix}table", heads, dict(zip(done, rows, strict=True)))
+            ratios |= {f"{prefix}{head}": [own[i] / own[0] for own in done.values()] for i, head in enumerate(heads)}
+        balanced = {method: self._balanced(records, method) for method in self.balancing}
+        cells = [cell for cell in self.cells if all(cell in own for own in balanced.values())]
+        rows = {cell: [f"{own[cell]:.2f}" for own in balanced.values()] for cell in cells}
+        found |= self._table("balancing", list(balanced), rows if balanced else {})
+        ratios |= {method: list(own.values()) for method, own in balanced.items()}
+        ends = {"least": min, "most": max}
+        return found | {f"{k}.{end}": f"{of(own):.2f}" for k, own in ratios.items() if own for end, of in ends.items()}
+
+    def _balanced(self, records: Any, method: str) -> dict[tuple[str, int], float]:
+        """Return the errors with a balancing method relative to data only, with the same seeds."""
+        seeds, found = self.balancing[method], {}
+        for cell in self.cells:
+            ours, data_only = (self.mean(records, *cell, weight, seeds=seeds) for weight in (method, 0.0))
+            if ours and data_only:
+                found[cell] = ours / data_only
+        return found
+
+    def _table(self, name: str, heads: list[str], rows: Mapping[tuple[str, int], list[str]]) -> dict[str, str]:
+        """Return a table with a row for each problem and number of samples, or nothing without rows."""
+        lines = [[named(problem), str(samples), *cells] for (problem, samples), cells in rows.items()]
+        return {name: "\n".join(table(["problem", "samples", *heads], lines))} if lines else {}

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from experiments import contenders, untuned
+from experiments.balancing import BalancedTraining
 from experiments.contenders import arguments_in_key
 from experiments.nets import NETS
 from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
@@ -31,7 +32,7 @@ STAGES = 50
 #: Error of a rollout that diverges.
 LOST = 1e6
 #: Entries of a run that are not settings of the package.
-_OWN_ENTRIES = ("problem", "data", "steps", "rollout", "net", "kernel_init", "loss")
+_OWN_ENTRIES = ("problem", "data", "steps", "rollout", "net", "kernel_init", "loss", "balancing")
 
 
 def remembered(make: Callable[..., Run]) -> Callable[..., Run]:
@@ -58,6 +59,7 @@ def run_of(config: Mapping[str, Any], **labels: Any) -> Run:
         * ``problem``, ``data`` (its arguments) and ``steps``;
         * ``net``, a key of :data:`experiments.nets.NETS`, by default FNO;
         * ``loss``, as for :func:`neuralop_mup.train`. Errors are always relative;
+        * ``balancing``, a key of :data:`experiments.balancing.METHODS`;
         * ``rollout``, a number of steps. The loss of the run is then the error of such a rollout, at most :data:`LOST`.
           APEBench's scenarios use APEBench's error.
     **labels
@@ -89,7 +91,8 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     build = NETS[config.get("net", "FNO")](*(values.shape[1] for values in data.train), problem.n_dim)
     losses = losses_of(config.get("loss", "l2"), problem.n_dim, problem.losses())
     errors = {name: error for name, (_, error) in losses_of("l2", problem.n_dim, problem.losses()).items()}
-    training = Training(build, problem, staged, losses, score=score, optimizers=OPTIMIZERS, errors=errors)
+    kind = partial(BalancedTraining, config["balancing"]) if "balancing" in config else Training
+    training = kind(build, problem, staged, losses, score=score, optimizers=OPTIMIZERS, errors=errors)
     return training({**_package_settings(config), "epochs": STAGES})
 
 

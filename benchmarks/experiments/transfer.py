@@ -84,10 +84,10 @@ class Transfer(Experiment):
     )
 
     def tiny(self) -> Transfer:
-        """Return the last move and the last optimizer with small models."""
-        last = {name: dict(list(getattr(self, name).items())[-1:]) for name in ("moves", "optimizers")}
+        """Return the last move with small models and all optimizers."""
         problem = {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16), "fewest": (4, 4), "steps": 50}
-        return replace(self, problems={"darcy": problem}, only_moves={}, **last, seeds=(0,), small=True)
+        moves = dict(list(self.moves.items())[-1:])
+        return replace(self, problems={"darcy": problem}, moves=moves, only_moves={}, seeds=(0,), small=True)
 
     def cells(self) -> Iterator[Cell]:
         """Return problems, moves and optimizers, in the order of training."""

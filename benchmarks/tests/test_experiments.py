@@ -48,7 +48,33 @@ def error_over_time(config):
     return {"loss": error, "metrics": {"test_loss": error, "train_loss": error}}
 
 
-MEASURED = {"reference": error_by_base_width, "time": error_over_time}
+def error_of_published_code(config):
+    """AdamW's is 0.2, at the rate 0.008, and MuSOAP's half of it. Adam's is 0.4."""
+    error = {"MuSOAP": 0.1, "Adam": 0.4, "AdamW": 0.2 * 1.2 ** abs(math.log2((config["lr"] or 1) / 0.008))}
+    return {"loss": error[config["optimizer"]], "metrics": {"test_loss": error[config["optimizer"]]}}
+
+
+def error_with_an_equation(config):
+    """MuSOAP's error is 0.1 · 0.9^weight, and the second and third seed add 10 and 20 %. Balancing halves it.
+
+    Adam's error is 0.2 · 1.5^weight at its best rate, 0.032. Each factor of 2 away from that costs 20 %.
+    """
+    if config["optimizer"] == "adam":
+        error = 0.2 * 1.5 ** config["data"]["equation_weight"] * 1.2 ** abs(math.log2(config["lr"] / 0.032))
+    elif "balancing" in config:
+        error = 0.05
+    else:
+        error = 0.1 * 0.9 ** config["data"]["equation_weight"]
+    error *= 1 + config["seed"] / 10
+    return {"loss": error, "metrics": {"test_loss": error}}
+
+
+MEASURED = {
+    "reference": error_by_base_width,
+    "time": error_over_time,
+    "pino": error_with_an_equation,
+    "published-code": error_of_published_code,
+}
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -58,6 +84,16 @@ def test_exported_runs_give_the_same_page(tmp_path, name):
     page = experiment.table(used)
     used.write(tmp_path / "runs.jsonl", getattr(experiment, "metrics", METRICS))
     assert experiment.table(RecordsFile(tmp_path / "runs.jsonl")) == page
+
+
+def test_scripts_are_compared_with_tuned_adamw():
+    """The search finds 0.008 for each of seven models, and no model shares a record with another."""
+    experiment = run.EXPERIMENTS["published-code"]
+    records = planted_records(experiment, error_of_published_code)
+    numbers = experiment.numbers(records)
+    assert (numbers["over.mean"], numbers["over.most"]) == ("0.50", "0.50")
+    assert numbers["errors"].count("| 0.1 (0.1 to 0.1) | 0.4 (0.4 to 0.4) | 0.2 (0.2 to 0.2) | 0.50 |") == 7
+    assert len(records) == 7 * (3 + 3 + 4 + 2)
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -92,6 +128,19 @@ def test_the_time_to_the_error_of_tuned_adam(tmp_path):
         assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+def test_ratios_to_data_only():
+    """The means of three seeds are 1.1 times the first one, and 0.1 · 0.9^10 · 1.1 = 0.0384."""
+    experiment = run.EXPERIMENTS["pino"]
+    records = planted_records(experiment, error_with_an_equation)
+    numbers = experiment.numbers(records)
+    assert numbers["table"].splitlines()[-1].endswith("| 160 | 0.11 | 0.11 | 0.109 | 0.099 | 0.0384 |")
+    assert numbers["adam.table"].splitlines()[-1].endswith("| 160 | 0.22 | 0.229 | 0.33 |")
+    assert (numbers["0.1.most"], numbers["adam.1.least"], numbers["ConFIG.most"]) == ("0.99", "1.50", "0.50")
+    # A search at weight 0 tries 0.004, 0.001, 0.016, 0.008, 0.032 and 0.064, and the others begin at 0.032.
+    rates = {weight: set(experiment.searched(records, "darcy-pino", 10, weight)[0]) for weight in (0.0, 1.0)}
+    assert rates == {0.0: {0.001, 0.004, 0.008, 0.016, 0.032, 0.064}, 1.0: {0.016, 0.032, 0.064}}
+
+
 def error_by_size(config):
     """The best rate grows as √width, and under Adam it falls as 1/modes. A factor of 2 away from it costs 20 %."""
     width, modes = config["model"]["hidden_channels"], config["model"]["n_modes"][0]
@@ -124,15 +173,27 @@ def test_drift_and_regret_of_transferred_rates():
     assert ", seeds: 3" in more_seeds.numbers(records)["drift"]
 
 
-def test_a_best_rate_at_an_edge_is_marked():
-    """The first seed tries 0.004 to 0.016, and the other two are best at 0.032."""
+def test_a_best_rate_at_an_edge_is_marked_and_tuning_costs_seconds():
+    """The first seed tries 0.004 to 0.016, and the other two are best at 0.032. So all are trained at 0.016 at both ends.
+
+    Five trainings take 5 s at the small K and 20 s at the large K, so a transfer takes 5 + 4 s.
+    """
     problems = {"darcy": run.EXPERIMENTS["paper"].problems["darcy"]}
     experiment = dataclasses.replace(run.EXPERIMENTS["paper"], problems=problems)
 
     def measured(config):
         best = 0.008 if config["seed"] == 0 else 0.032
-        return {"loss": 0.1 * 1.2 ** math.log2(config["lr"] / best) ** 2}
+        loss = 0.1 * 1.2 ** math.log2(config["lr"] / best) ** 2
+        return {
+            "loss": loss,
+            "metrics": {"test_loss": 2 * loss, "seconds": 4.0 if config["model"]["n_modes"][0] == 24 else 1.0},
+        }
 
     numbers = experiment.numbers(planted_records(experiment, measured))
+    costs = [row for row in numbers["cost"].splitlines() if "Darcy" in row]
+    assert [row.split(" | ")[2] for row in costs] == list(experiment.optimizers)
+    assert all(row.endswith("| 0.24 (0.24 to 0.24) | 0.24 (0.24 to 0.24) | 20 | 9 | × 0.45 |") for row in costs)
+    assert numbers["errors"].splitlines()[3].startswith("| Darcy | 2 | all | 1.03 | ")
+    assert numbers["errors"].count("**0.24**") == 4
     assert numbers["edges"] == numbers["done"] == "3"
     assert numbers["drift"].count(", edge") == 3

@@ -8,7 +8,8 @@ import torch
 from planted import PlantedRecords, planted_records
 
 import run
-from experiments import memory, pages, records, timing, training
+from experiments import memory, pages, published_code, records, timing, training
+from experiments.balancing import ConFIG
 from neuralop_mup.lab import outcome
 from neuralop_mup.lab.outcome import failed
 from neuralop_mup.lab.records import Records
@@ -32,7 +33,8 @@ def two_steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time"]
+    "name",
+    ["paper", "timing", "choices", "optimizers", "unknown-length", "memory", "losses", "gpu-time", "pino", "published-code"],
 )
 def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two_steps):
     """The exported runs give the same page. Experiments of the same classes are left out."""
@@ -40,6 +42,7 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two
     monkeypatch.setattr(training, "train", lambda config: train({**config, "steps": 2}))
     monkeypatch.setitem(timing._WARM_UP, "cpu", 2)
     monkeypatch.setattr(memory, "_STEPS", 2)
+    monkeypatch.setattr(published_code, "SAMPLES", (20, 4, 4))
     page = runner(name, "--tiny", "--folder", tmp_path / "records", "--export", file).out
     page = page[page.index("# ") :]
     assert page.count("| ") > 3
@@ -145,6 +148,25 @@ def test_a_run_in_time_measures_one_step_and_its_rollout(monkeypatch, two_steps)
     assert found["package"] == pytest.approx(found["loop"], rel=1e-5)
     assert measured["loss"] == training.LOST
     assert measured["validation_error"] < 10
+
+
+def test_balancing_has_the_gradient_of_config():
+    """The formula of arXiv 2408.11104: along the sum of the orthogonal parts, as long as the sum of the projections."""
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.randn(3, dtype=kind, generator=generator, requires_grad=True) for kind in (torch.cfloat, torch.float)]
+
+    def gradient(loss):
+        gradients = torch.autograd.grad(loss, params, retain_graph=True)
+        return torch.cat([torch.view_as_real(g).flatten() if g.is_complex() else g for g in gradients])
+
+    def orthogonal(first, second):
+        return torch.nn.functional.normalize(second - (first @ second) / (first @ first) * first, dim=0)
+
+    losses = {"data": (params[0].abs() ** 2).sum() + params[1][0] ** 3, "equation": (params[0].real + params[1] ** 2).sum()}
+    first, second = map(gradient, losses.values())
+    direction = torch.nn.functional.normalize(orthogonal(first, second) + orthogonal(second, first), dim=0)
+    expected = ((first + second) @ direction) * direction
+    assert torch.allclose(gradient(ConFIG(params)(losses, 0)[0]), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_memory_is_counted_to_the_byte():
