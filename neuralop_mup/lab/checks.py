@@ -12,7 +12,7 @@ from torch import nn
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.loss import Losses, is_of_normalized
-from neuralop_mup.lab.outcome import copied
+from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.training import quiet, untouched
 
@@ -126,3 +126,14 @@ def check_data(data: Any, y: Any, models: Mapping[str, nn.Module], batch: int, l
                 check_grid(model, points)
             except MupError as error:
                 raise MupError(f"The {split} data has {'×'.join(map(str, points))} points. {error}") from error
+
+
+def note_on_odd_grid(points: Sequence[int]) -> str:
+    """Return a warning about an odd number of points, for which neuraloperator 2.0.0 is wrong on several axes, or ""."""
+    if len(points) < 2 or not any(n % 2 for n in points) or versions()["neuraloperator"] != "2.0.0":
+        return ""
+    return (
+        f"The grid has {'×'.join(map(str, points))} points, but SpectralConv in neuraloperator 2.0.0 gives wrong results "
+        "for an odd number of points. Use an even number of points on each axis, or crop the last point of the odd axes "
+        "(read={'crop': {'x': (0, -1)}})."
+    )

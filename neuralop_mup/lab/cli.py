@@ -107,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed("The file of --config is not a text file. It must contain options as YAML, such as epochs: 20.")
     except MupError as error:
         return _failed(str(error), 1 if isinstance(error, Diverged) else 2)
-    except KeyboardInterrupt:
-        return _failed("Interrupted. Repeat the command to resume after the last finished run or checkpoint.", 130)
+    except KeyboardInterrupt as error:  # with the folder and what is resumed, if runs had begun
+        return _failed(str(error) or "Interrupted. Repeat the command to resume.", 130)
     except BrokenPipeError:
         # The reader (head, less) has exited. Without this, Python would print an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

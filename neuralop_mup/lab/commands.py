@@ -18,6 +18,7 @@ from neuralop_mup.core.rules import DEFAULT_RULE
 from neuralop_mup.diagnostics import coord_check as diagnostics
 from neuralop_mup.errors import MupError, nearest
 from neuralop_mup.lab import plots, tuning
+from neuralop_mup.lab.checks import note_on_odd_grid
 from neuralop_mup.lab.compare import compare as compare_methods
 from neuralop_mup.lab.data.files import similar_names
 from neuralop_mup.lab.data.given import as_source
@@ -227,7 +228,7 @@ def coord_check(
     base
         FNO arguments for the base model. Default: the smallest of the sizes.
     sizes
-        Sizes to compare. At least two are required.
+        Sizes to compare. At least two are required. Widths below 16 say little.
     size_name
         FNO argument that is set to these sizes.
     rule
@@ -299,11 +300,13 @@ def data(
     for split in found.counts():
         x, y = getattr(found, split)
         print(f"{split:<11} x {tuple(x.shape)}{' and the mask' * found.masked}, y {tuple(y.shape)}")
-    modes = () if found.masked else mode_energy(found.sample()["y"]).enough()
+    sample = found.sample()
+    modes = () if found.masked else mode_energy(sample["y"]).enough()
     enough = f"n_modes = {','.join(map(str, modes))} captures {100 * ENOUGH:g} % of the targets' energy."
     print(
         "", enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy.", sep="\n"
     )
+    print(note_on_odd_grid(sample["y"].shape[2:]))
     return 0
 
 

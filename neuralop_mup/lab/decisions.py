@@ -14,11 +14,10 @@ from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.rebuild import WIDTHS
 from neuralop_mup.core.rules import OF_INIT, check_multipliers, check_rule
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.checks import check_batch, check_data, inspection
+from neuralop_mup.lab.checks import check_batch, check_data, inspection, note_on_odd_grid
 from neuralop_mup.lab.data.given import as_source, options_of
 from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.loss import error_name, errors_of, loss_or_default, losses_of
-from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
 from neuralop_mup.lab.score import score_of
@@ -370,11 +369,4 @@ def data_notes(
             "The targets of all samples are identical, so there is nothing to learn. Check that the correct field was read "
             "as the output."
         )
-    points = grid_of(sample)
-    if len(points) > 1 and any(n % 2 for n in points) and versions()["neuraloperator"] == "2.0.0":
-        notes.append(
-            f"The grid has {'×'.join(map(str, points))} points, but SpectralConv in neuraloperator 2.0.0 gives wrong "
-            "results for an odd number of points. Use an even number of points on each axis, or crop the last point of the "
-            "odd axes (read={'crop': {'x': (0, -1)}})."
-        )
-    return list(filter(None, notes))
+    return list(filter(None, [*notes, note_on_odd_grid(grid_of(sample))]))

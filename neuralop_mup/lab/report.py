@@ -59,7 +59,8 @@ def verdict(results: Results) -> list[str]:
         runs = wording.counted(len(results.records), "run")
         sentences.append(f"{failed} of {runs} did not complete. A configuration with such a run is not selected.")
     if len(study.seeds) == 1:
-        sentences.append("A single seed does not show how much the loss varies. Use at least three seeds.")
+        more = "three seeds" if len(study.sizes) > 1 else "three calls with different seeds and folders"
+        sentences.append(f"A single seed does not show how much the loss varies. Use at least {more}.")
     return sentences
 
 

@@ -9,6 +9,7 @@ from neuralop_mup.errors import MupError
 from neuralop_mup.lab.engines import make_engine
 from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.records import Records
+from neuralop_mup.lab.report import verdict
 from neuralop_mup.lab.results import Results
 from neuralop_mup.lab.run import run
 from neuralop_mup.lab.study import Study, checked_fields
@@ -254,4 +255,7 @@ def transfer(
     if progress:
         print(f"Tuned on the proxy ({size_text(proxy)}): {cell(study.space)}.")
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
-    return train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
+    results = train_missing(study, folder, n_workers=n_workers, executor=executor, progress=progress)
+    if progress:
+        print(*verdict(results), sep="\n")
+    return results

@@ -14,10 +14,12 @@ from neuralop.models import FNO
 from torch import nn
 
 from neuralop_mup.checkpoint import fit_plan
+from neuralop_mup.core.describe_model import fourier_blocks
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.checks import note_on_odd_grid
 from neuralop_mup.lab.data.batches import as_tensor, with_mask
 from neuralop_mup.lab.files import is_known, read_weights
 from neuralop_mup.lab.fingerprint import fingerprint
@@ -110,6 +112,11 @@ class Tuned:
             If there is no processor, so the units of the model are unknown; if the channels or axes of ``x`` do not match
             those used in training; or if ``x`` contains values that are not finite, unless these were masked in training.
 
+        Warns
+        -----
+        UserWarning
+            If an axis has an odd number of points, for which neuraloperator 2.0.0 is wrong in 2D and 3D.
+
         Examples
         --------
         >>> tuned.predict(x[:2]).shape, type(tuned.predict(x[:2].numpy())).__name__
@@ -137,7 +144,7 @@ class Tuned:
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
                 f"x has the shape {tuple(fields.shape)}, but the target expects (n, {', '.join(map(str, shape))}) with n ≥ "
-                "1 and a grid of any size. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
+                "1 and any number of grid points. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
                 "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
             )
         mean = getattr(getattr(self.processor, "in_normalizer", None), "mean", None)
@@ -154,6 +161,8 @@ class Tuned:
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]
         predict = Predictor(self.model, self.processor)
+        if any(fourier_blocks(self.model)) and (note := note_on_odd_grid(fields.shape[2:])):
+            warnings.warn(note, stacklevel=2)
         with quiet():
             out = torch.cat([predict(batch.to(dtype)) for batch in fields.split(batch_size)])
         for module, training in modes:

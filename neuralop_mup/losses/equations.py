@@ -8,7 +8,10 @@ import torch
 
 from neuralop_mup.errors import MupError, nearest
 
-UNITS = "use PhysicalDataProcessor instead of neuralop's default processor, since the losses require physical units"
+UNITS = (
+    "pass processor=PhysicalDataProcessor(…) to nm.train, or use it instead of neuralop's default processor, since the "
+    "losses require physical units"
+)
 _MEANS = ("harmonic", "arithmetic")
 # Residuals above this value trigger a warning. On the solver's grid, the residual of float32 data is 1e-5. On a grid that is
 # 3 times coarser, it ranges from 0.28 (8 points per axis) to 1 (61 points).

@@ -189,6 +189,11 @@ def test_a_transfer_that_was_worked_out_by_hand(tmp_path, fixed):
     assert executions(fixed).total() == 18
 
 
+def test_a_transfer_prints_whether_the_best_rate_is_at_an_edge(tmp_path, capsys):
+    transfer(lambda config: -config["lr"], folder=tmp_path / "t", **TRANSFER)
+    assert "highest value of the grid" in capsys.readouterr().out
+
+
 def test_results_that_do_not_exist(tmp_path):
     with refused(str(tmp_path)):
         Results.load(tmp_path)

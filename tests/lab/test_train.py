@@ -18,6 +18,7 @@ from neuralop_mup import MupError
 from neuralop_mup.errors import Diverged
 from neuralop_mup.lab import files, loss, training, tuning
 from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.outcome import versions
 from neuralop_mup.lab.plots import plot_samples
 from neuralop_mup.lab.records import Records
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -326,3 +327,23 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert plan_rows(model) == plan_rows(trained.model) and f"{trained.loss:.4g}" in out
     assert main(f"{line} --lr 0.05 --optimizer adam --base.hidden_channels 16 --folder adam".split()) == 0
     assert nm.load_tuned("adam").lr == 0.05 and "base     width 16, modes 8" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(versions()["neuraloperator"] != "2.0.0", reason="the fault is that of neuraloperator 2.0.0")
+def test_an_odd_grid_in_two_dimensions_is_named_by_every_step(tmp_path, capsys):
+    """neuraloperator 2.0.0 is wrong on it, whatever the grid of training was."""
+
+    def in_2d(**size):
+        return FNO(in_channels=1, out_channels=1, n_layers=1, **size)
+
+    x = torch.randn(20, 1, 8, 8)
+    target = {"hidden_channels": 4, "n_modes": (4, 4)}
+    trained = quick_train(tmp_path / "t", (x, x), build=in_2d, target=target, epochs=1)
+    with pytest.warns(UserWarning, match="odd number of points"):
+        trained.predict(torch.randn(2, 1, 9, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained.predict(torch.randn(2, 1, 16, 8))
+    path = save_pair((x[..., 1:], x[..., 1:]), tmp_path / "odd.npz")
+    assert main(["data", str(path)]) == 0
+    assert "odd number of points" in capsys.readouterr().out

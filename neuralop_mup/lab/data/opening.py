@@ -108,8 +108,8 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
         one, other, *_ = names.values()
         raise MupError(
             f"{one} and {other} each contain one array, and it is unclear whether they are input and output. If they are, "
-            f"rename them to x{files[0].suffix} and y{files[0].suffix}. If each is a state that evolves in time, pass "
-            f"{option(time_step=1)}."
+            f"name all inputs x and all outputs y, with the same numbers (x_0{files[0].suffix} and y_0{files[0].suffix}). "
+            f"If each is a state that evolves in time, pass {option(time_step=1)}."
         )
 
 

@@ -654,7 +654,7 @@ def _check_rates(lr: float | None, adamw_lr: float | None) -> None:
     if lr and lr <= LR / 10:
         warnings.warn(
             f"lr = {lr:g} is small for MuSOAP, because lr is the size of an update. Use a value near {LR:g}, and pass "
-            "AdamW's learning rate as adamw_lr.",
+            "AdamW's learning rate as adamw_lr (in nm.train: aux_lr).",
             stacklevel=4,
         )
 
