@@ -29,7 +29,7 @@ from neuralop_mup.lab.settings import Settings, build_optimizer, optimizer_of
 from neuralop_mup.lab.target import tuples
 from neuralop_mup.lab.training import FNOs, processor_of
 
-Some = Mapping[str, Any] | None  # options whose names contain a dot
+Some = Mapping[str, Any] | None  # options with a dot in their names
 
 
 #: The default problem of ``neuralop-mup compare``, which takes one to three minutes on two cores.

@@ -12,7 +12,7 @@ from neuralop_mup.lab.loss import relative
 
 #: ``metric(prediction, y, known)`` for fields of shape (n, channels, \*grid), where ``known`` is 1 where y is known, else 0.
 Metric = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-_NUMBERS_AT_ONCE = 2**22  # number of values for which errors are computed together
+_NUMBERS_AT_ONCE = 2**22  # number of values in one computation of errors
 
 
 def l2(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

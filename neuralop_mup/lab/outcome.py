@@ -23,10 +23,10 @@ from neuralop_mup._version import __version__
 from neuralop_mup.errors import Diverged, MupError
 
 #: The four outcomes. Complete: the loss is finite. Diverged: the loss is not finite. Refused: a MupError was raised, since
-#: the configuration cannot work. Failed: another exception, a full disk, a lack of memory, or a killed process. Only failed
+#: the configuration cannot work. Failed: another exception, a full disk, too little memory, or a killed process. Only failed
 #: runs are repeated, since the others would end in the same way again.
 KINDS = COMPLETE, DIVERGED, REFUSED, FAILED = "complete", "diverged", "refused", "failed"
-#: Errors that are not caused by the run itself: a full disk, a missing file, a lack of memory, or a missing module.
+#: Errors that are not caused by the run itself: a full disk, a missing file, too little memory, or a missing module.
 _SURROUNDINGS = (OSError, MemoryError, ImportError, torch.cuda.OutOfMemoryError)
 #: Lock that is held during a run, since torch's random state and threads are shared by the whole process. It is reentrant,
 #: since a train function may call tune.

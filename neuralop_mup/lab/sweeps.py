@@ -103,8 +103,8 @@ def sweep(
     """Train over a space of hyperparameters and store every run in a folder.
 
     Repeating the call with the same folder resumes the sweep. Finished runs are not trained again. Interrupted runs are
-    repeated, and so are runs that failed because of an exception, a full disk or a lack of memory. A MupError or a loss that
-    is not finite counts as a result. A folder can contain any number of studies, and you can add values and seeds to a
+    repeated, and so are runs that failed because of an exception, a full disk or too little memory. A MupError or a loss
+    that is not finite counts as a result. A folder can contain any number of studies, and you can add values and seeds to a
     study.
 
     A run is reused if everything in its key is unchanged. The key contains the configuration, the releases (major and minor)

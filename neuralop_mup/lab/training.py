@@ -132,7 +132,7 @@ class _Trainer(Trainer):
 
     checkpoint: Checkpoint | None = None
     bar: Any = None  # progress bar over the steps
-    spent = began = 0.0  # seconds of training before an interruption, and the clock time at which this process started
+    spent = began = 0.0  # seconds of training before an interruption, and the clock time of the start of this process
 
     @property
     def seconds(self) -> float:
@@ -421,7 +421,7 @@ class Training:
         for split, loader in evals.items():
             errors = trainer.evaluate(self.errors, loader, log_prefix=split)
             found = {name: float(errors[f"{split}_{name}"]) for name in self.errors}
-            share = found.pop(NONZERO, 1.0)  # fraction of the samples whose relative error is defined
+            share = found.pop(NONZERO, 1.0)  # fraction of the samples with a defined relative error
             if not share:
                 raise MupError(
                     f"All samples in {split} are zero everywhere, so their relative error is undefined. Use other samples."

@@ -26,9 +26,9 @@ from neuralop_mup.lab.data.files import ONLY_KEY, role_of, split_words
 from neuralop_mup.lab.data.roles import LEAST, READY, Variables, assemble, field, option
 
 _SHOWN = 12  # maximum number of a file's arrays in a message
-_MOST_CHANNELS = 16  # maximum length at which an unnamed axis may be the channel axis
+_MOST_CHANNELS = 16  # maximum length of an unnamed axis that may be the channel axis
 _OFFERED = 5  # maximum number of interpretations in a message
-_MANY = 10  # minimum number of files with equal shapes for which each may be one sample
+_MANY = 10  # minimum number of files with equal shapes that may be one sample each
 
 Words = tuple[str, ...]
 

@@ -175,7 +175,7 @@ def _has_bytes(path: Path, entry: h5py.Dataset) -> bool:
     """Return whether the bytes of the file are the values of an array, if it is not stored in chunks or elsewhere.
 
     That is not so behind a link to another file, while this process has the file open for writing, and for floating-point
-    formats that NumPy lacks, such as bfloat16.
+    formats that NumPy does not have, such as bfloat16.
     """
     is_native = entry.dtype.kind == "f" and entry.id.get_type() == h5py.h5t.py_create(entry.dtype)
     return is_native and entry.file.mode == "r" and os.path.samefile(entry.file.filename, path)

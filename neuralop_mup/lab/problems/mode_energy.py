@@ -15,7 +15,7 @@ import torch
 # to 4 times too high when less than 99 % was kept (docs/howto/proxy.md, `python benchmarks/run.py energy`).
 ENOUGH = 0.999
 
-_SAMPLES = 256  # number of samples, spread over the data set, from which the energy is estimated
+_SAMPLES = 256  # number of samples, spread over the data set, that are used to estimate the energy
 
 
 @dataclass(frozen=True)
