@@ -44,7 +44,7 @@ def stamp_of(path: str | Path) -> tuple[int, int]:
 
 
 def numpy_of(values: Any) -> Any:
-    """Return a tensor as an array, in float32 if NumPy does not have its format, such as bfloat16. Return arrays unchanged."""
+    """Return a tensor as an array, as float32 if NumPy does not have its format (bfloat16). Return arrays unchanged."""
     if not isinstance(values, torch.Tensor):
         return values
     if values.layout != torch.strided:
