@@ -105,11 +105,11 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
     files = [Path(data.attrs["file"]) for data in group if list(data.variables) == [ONLY_KEY] and len(data.dims) > 1]
     names = {re.sub(rf"\d+|{'|'.join(SPLIT_WORDS)}", "", file.stem, flags=re.I): file.name for file in files}
     if len(files) == len(group) and len(names) > 1:
-        one, other, *_ = names.values()
+        (one, other, *_), suffix = names.values(), files[0].suffix
         raise MupError(
             f"{one} and {other} each contain one array, and it is unclear whether they are input and output. If they are, "
-            f"name all inputs x and all outputs y, with the same numbers (x_0{files[0].suffix} and y_0{files[0].suffix}). "
-            f"If each is a state that evolves in time, pass {option(time_step=1)}."
+            f"rename them to x{suffix} and y{suffix}, and further pairs to x_1{suffix} and y_1{suffix} and so on. If each is a "
+            f"state that evolves in time, pass {option(time_step=1)}."
         )
 
 
