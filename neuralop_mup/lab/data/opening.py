@@ -108,8 +108,8 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
         (one, other, *_), suffix = names.values(), files[0].suffix
         raise MupError(
             f"{one} and {other} each contain one array, and it is unclear whether they are input and output. If they are, "
-            f"rename them to x{suffix} and y{suffix}, and further pairs to x_1{suffix} and y_1{suffix} and so on. If each is "
-            f"a state that evolves in time, pass {option(time_step=1)}."
+            f"rename them to x{suffix} and y{suffix}, and further pairs to x_1{suffix} and y_1{suffix} and so on. "
+            f"If each is a state that evolves in time, pass {option(time_step=1)}."
         )
 
 
