@@ -95,7 +95,7 @@ def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tenso
     except Exception as error:  # the user's function may raise any exception
         raise MupError(
             f"{what} failed on a batch with the entries {', '.join(sample)}: {type(error).__name__}: {error}. It is called "
-            "as loss(y_pred, **batch), so it must accept y and **batch."
+            "as loss(y_pred, **batch), so it must accept y and **batch. For the mean squared error, use loss='mse'."
         ) from error
     if not torch.is_tensor(value) or value.numel() != 1:
         kind = f"a tensor of shape {tuple(value.shape)}" if torch.is_tensor(value) else f"{value!r}"

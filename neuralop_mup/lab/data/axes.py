@@ -374,9 +374,9 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
     """Return a message that asks for the axis names and suggests the options to pass."""
 
     def rank(words: Mapping[str, Words]) -> tuple[int, int]:
-        """Return the number of different grids and of arrays with channels. Interpretations with few come first."""
-        grids = {frozenset(filter(is_space, own)) for own in words.values()}
-        return len(grids), sum(CHANNEL in own for own in words.values())
+        """Return the number of different axes, without channels, and of arrays with channels. Few come first."""
+        axes = {frozenset(own) - {CHANNEL} for own in words.values()}
+        return len(axes), sum(CHANNEL in own for own in words.values())
 
     lines: list[Any] = []
     for words in sorted(found, key=rank):

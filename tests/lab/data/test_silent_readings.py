@@ -401,3 +401,11 @@ def test_a_channel_with_a_rare_peak_is_not_constant():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert float(normalizer_of(y, "y").transform(y).std()) == pytest.approx(1, rel=1e-3)
+
+
+def test_the_first_suggestion_gives_input_and_output_the_same_samples():
+    files = [
+        save(f"{key}_{i}.npy", array(*shape)) for key, shape in (("x", (16, 16)), ("y", (2, 16, 16))) for i in range(12)
+    ]
+    with refused("{'dims':{'y':'channelxy','x':'xy'}}(intheshell"):
+        load(files)
