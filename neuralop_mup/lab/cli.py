@@ -91,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
+            warnings.simplefilter("ignore", ResourceWarning)  # about objects that Python collects at any time
             warnings.showwarning = lambda message, *_: print(f"note: {message}", file=sys.stderr)
             if argv[0] not in COMMANDS and argv[0].partition("=")[0] not in parser()._option_string_actions:
                 raise MupError(f"Unknown command {argv[0]!r}: {nearest(argv[0], [*COMMANDS, '--help', '--version'])}")

@@ -449,8 +449,7 @@ def _call_text(function: Callable[..., Tuned], arguments: Mapping[str, Any]) -> 
     with suppress(ValueError, SyntaxError):  # some values, such as arrays, are not literals
         if name == getattr(build, "__name__", "") and ast.literal_eval(repr(given)) == given:
             return f"```python\n{called}({', '.join([name, *(f'{key}={value!r}' for key, value in given.items())])})\n```"
-    folder = str(arguments["folder"])
-    return f"Call `{called}` again with `{name}`, your own objects, the settings above and `folder={folder!r}`."
+    return f"Call `{called}` again with `{name}`, the settings above and `folder={str(arguments['folder'])!r}`."
 
 
 def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Accuracy]:
