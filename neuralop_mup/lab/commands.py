@@ -22,6 +22,7 @@ from neuralop_mup.lab.checks import note_on_odd_grid
 from neuralop_mup.lab.compare import compare as compare_methods
 from neuralop_mup.lab.data.files import similar_names
 from neuralop_mup.lab.data.given import as_source
+from neuralop_mup.lab.files import put
 from neuralop_mup.lab.problems import PROBLEMS, get_problem
 from neuralop_mup.lab.problems.base import cache_folder
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, mode_energy
@@ -303,10 +304,8 @@ def data(
     sample = found.sample()
     modes = () if found.masked else mode_energy(sample["y"]).enough()
     enough = f"n_modes = {','.join(map(str, modes))} captures {100 * ENOUGH:g} % of the targets' energy."
-    print(
-        "", enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy.", sep="\n"
-    )
-    print(note_on_odd_grid(sample["y"].shape[2:]))
+    about_modes = enough if modes else "No n_modes is proposed, because the edge of the mask would dominate the energy."
+    print("", *filter(None, (about_modes, note_on_odd_grid(sample["y"].shape[2:]))), sep="\n")
     return 0
 
 
@@ -332,7 +331,7 @@ def _write(path: Path, text: str) -> None:
         print(
             f"The earlier results in {path} were replaced. To keep both, pass another folder, such as --folder runs/second."
         )
-    path.write_text(text, encoding="utf-8")
+    put(path.parent, path, text)
 
 
 def _fnos(source: Any) -> FNOs:
