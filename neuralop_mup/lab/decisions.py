@@ -78,6 +78,7 @@ class Decided:
             "seeds": study.seeds,
             "loss": study.train.loss,
             **({"score": study.train.score.name} if study.train.score else {}),
+            **({"processor": study.train.processor_given} if study.train.processor_given else {}),
             **{name: CLASS_NAMES.get(value, value) if name == "optimizer" else value for name, value in study.fixed.items()},
             **{f"under {rule}": more for rule, more in study.settings_by_rule.items() if more},
         }
@@ -222,8 +223,8 @@ def decide(
         optimizers,
         (sample["x"].shape[1], *grid) if grid else None,
         errors_of(loss, losses, n_dim),
+        error_name(loss, sample["y"].shape[1] if grid else 1),
     )
-    training.error_name = error_name(loss, sample["y"].shape[1] if grid else 1)
     if training.score is not None:
         with quiet():
             training.score.check(first, training.processor, loaded)

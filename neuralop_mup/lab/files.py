@@ -31,7 +31,7 @@ from neuralop_mup.losses.processor import PhysicalDataProcessor, sine_mollifier
 _LOG = logging.getLogger(__name__)
 
 #: Minimum number of seconds between two checkpoints, since an epoch may take less time than writing a checkpoint.
-CHECKPOINT_INTERVAL = 300.0
+CHECKPOINT_INTERVAL = 60.0
 #: Classes of data processors that a file can contain. Any other processor must be passed by the user when the file is read.
 _KNOWN = (DefaultDataProcessor, PhysicalDataProcessor, UnitGaussianNormalizer, ChannelNormalizer)
 

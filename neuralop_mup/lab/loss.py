@@ -147,8 +147,9 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
 
 def error_name(loss: Any, n_channels: int) -> str:
     """Return the name, for reports, of the error by which runs are compared (see :func:`errors_of`)."""
-    named = f"relative {'H1' if loss == 'h1' else 'L2'} error{' summed over channels' * (n_channels > 1)}"
-    return named if isinstance(loss, str) else "loss"
+    named = f"relative {'H1' if loss == 'h1' else 'L2'} error"
+    summed = f" summed over {n_channels} channels" if n_channels > 1 else ""
+    return named + summed if isinstance(loss, str) else "loss"
 
 
 def errors_of(loss: Any, losses: Losses, n_dim: int) -> dict[str, Term]:

@@ -140,7 +140,7 @@ class Records:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"Interrupted. Finished runs are in {self.folder}, and repeating the command resumes the study. Runs in "
-                "progress continue from their last checkpoint. Checkpoints are written every five minutes, so a run without "
+                "progress continue from their last checkpoint. Checkpoints are written every minute, so a run without "
                 "one starts from the beginning."
             ) from None
         finally:

@@ -249,7 +249,7 @@ def write_report(
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in [*findings, *rest, *study.notes]),
         aligned_table(results),
-        chosen * (len(study.tuning) > 1) + "".join(f"The loss is the {name}." for name in names),
+        chosen * (len(study.tuning) > 1) + "".join(f"In this report, the loss is the {name}." for name in names),
         _figure(results, title),
         *(f"## {name}\n\n{text}" for name, text in sections.items() if text),
     ]

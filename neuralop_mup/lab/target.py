@@ -35,6 +35,10 @@ _UNKNOWN = (
     "x contains values that are not finite, for example in sample {}, so the prediction would be NaN. Remove such samples. "
     "To predict with missing values, train with read={{'nan': 'mask'}}."
 )
+_NO_MASK = (
+    "x contains no NaN, although the fields in training did, so all its points are treated as known. If x is a prediction, "
+    "as in a rollout, first set unknown points, such as land, to NaN."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,7 +119,8 @@ class Tuned:
         Warns
         -----
         UserWarning
-            If an axis has an odd number of points, for which neuraloperator 2.0.0 is wrong in 2D and 3D.
+            If an axis has an odd number of points, for which neuraloperator 2.0.0 is wrong in 2D and 3D; or if ``x`` has no
+            NaN after training with ``read={"nan": "mask"}``.
 
         Examples
         --------
@@ -156,7 +161,10 @@ class Tuned:
                     "x contains infinite values or a sample that is NaN everywhere, and predict cannot fill these. Remove "
                     "such samples."
                 )
-            fields = with_mask(fields, torch.tensor(fill))
+            means = torch.tensor(fill)
+            if not len(unknown) and means[:, -1].mean() < 1:  # the mean of the mask in training
+                warnings.warn(_NO_MASK, stacklevel=2)
+            fields = with_mask(fields, means)
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]

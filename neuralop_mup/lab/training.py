@@ -83,7 +83,9 @@ def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where:
     except MupError:
         raise
     except Exception as error:  # user-defined constructors and functions may raise any exception
-        raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.") from error
+        n_modes = size.get("n_modes")
+        advice = f" Pass n_modes with one number per axis, such as ({n_modes},)." if isinstance(n_modes, int) else ""
+        raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.{advice}") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"{call} returned {model!r}, but it must return a torch.nn.Module.")
     return model
@@ -210,11 +212,12 @@ class Training:
     errors : mapping, optional
         Maps a name to a function that measures the error of a trained model; see
         :func:`~neuralop_mup.lab.loss.errors_of`. Default: the losses.
+    error_name : str, default "loss"
+        Name of the first of these errors, for reports.
     """
 
     keeps_files = True
     show_progress = False  # whether to show a progress bar over the steps on stderr
-    error_name = "loss"  # name of the error that is measured, for reports
 
     def __init__(
         self,
@@ -228,9 +231,11 @@ class Training:
         optimizers: Mapping[str, Choice] = OPTIMIZERS,
         x_shape: tuple[int, ...] | None = None,
         errors: Mapping[str, Term] | None = None,
+        error_name: str = "loss",
     ) -> None:
         self.build, self.source, self.losses, self.loss, self.score = build, source, losses, loss, score
         self.optimizers, self._data, self.processor_given, self.x_shape = optimizers, data, processor, x_shape
+        self.error_name = error_name
         self.errors = {name: term for name, (_, term) in losses.items()} if errors is None else errors
         self.processor = processor_of(source, data) if processor is None else processor
         if processor is not None and getattr(data, "rollout", 1) > 1:

@@ -436,7 +436,7 @@ def _train_and_report(
 
 
 def _call_text(function: Callable[..., Tuned], arguments: Mapping[str, Any]) -> str:
-    """Return Markdown text with the command or the call of a function, which is omitted if it cannot be written exactly."""
+    """Return Markdown text with the command or the call of a function. Names stand for values that are not literals."""
     build, parameters = arguments["build"], inspect.signature(function).parameters
     if getattr(build, "command", ""):
         return f"```bash\n{build.command}\n```"
@@ -445,11 +445,21 @@ def _call_text(function: Callable[..., Tuned], arguments: Mapping[str, Any]) -> 
         for name, value in arguments.items()
         if name != "build" and value is not parameters[name].default
     }
-    called, name = f"nm.{function.__name__}", variable_of(function_name(build))
-    with suppress(ValueError, SyntaxError):  # some values, such as arrays, are not literals
-        if name == getattr(build, "__name__", "") and ast.literal_eval(repr(given)) == given:
-            return f"```python\n{called}({', '.join([name, *(f'{key}={value!r}' for key, value in given.items())])})\n```"
-    return f"Call `{called}` again with `{name}`, the settings above and `folder={str(arguments['folder'])!r}`."
+    function_of_model = variable_of(function_name(build))
+    texts = {name: repr(value) if _is_literal(value) else name for name, value in given.items()}
+    objects = [name for name, text in texts.items() if name == text]
+    if objects or function_of_model != getattr(build, "__name__", ""):
+        objects = [function_of_model, *objects]
+    call = f"nm.{function.__name__}({', '.join([function_of_model, *map('='.join, texts.items())])})"
+    named = f"\n\nPass the same values as before for these arguments: {', '.join(objects)}." if objects else ""
+    return f"```python\n{call}\n```{named}"
+
+
+def _is_literal(value: Any) -> bool:
+    """Return whether Python code can be written for a value. It cannot for arrays and functions, for example."""
+    with suppress(ValueError, SyntaxError):
+        return bool(ast.literal_eval(repr(value)) == value)
+    return False
 
 
 def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Accuracy]:

@@ -51,6 +51,8 @@ def cell(value: Any, joined: str = " ") -> str:
         return ", ".join(f"{name} {cell(inner, joined)}" for name, inner in value.items()) or "–"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return joined.join(map(cell, value)) or "–"
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__qualname__)
     return number(value)
 
 

@@ -131,10 +131,11 @@ def test_the_same_call_resumes_after_a_kill(tmp_path, monkeypatch):
         (Path("heat.npz"), "adam", True),
         ("heat.npz", nm.MuSOAP, False),
         (fields(), "adam", False),
+        (fields(), nm.MuSOAP, False),
     ],
 )
 def test_the_page_has_a_call_that_can_be_pasted(tmp_path, monkeypatch, data, optimizer, is_exact):
-    """Unless an argument, such as an array, cannot be written exactly."""
+    """An argument that cannot be written exactly, such as an array, is named."""
     monkeypatch.chdir(tmp_path)
     save_pair(fields(), "heat.npz")
     page = quick_train(Path("runs/s"), data, optimizer=optimizer).report.read_text()
@@ -144,7 +145,11 @@ def test_the_page_has_a_call_that_can_be_pasted(tmp_path, monkeypatch, data, opt
         exec(again.split("```")[1].removeprefix("python"), {"nm": nm, "build": build})
         assert Path("runs/s/report.md").read_text() == page and len(list(Path("runs/s/workspace").iterdir())) == 1
     else:
-        assert "Call `nm.train` again with `build`, the settings above and `folder='runs/s'`." in again
+        given = {"data": fields(), "optimizer": nm.MuSOAP}
+        exec(again.split("```")[1].removeprefix("python"), {"nm": nm, "build": build, **given})
+        assert len(list(Path("runs/s/workspace").iterdir())) == 1
+        named = [name for name in given if f"{name}={name}" in again]
+        assert f"Pass the same values as before for these arguments: {', '.join(['build', *named])}." in again
 
 
 def test_another_experiment_in_the_folder_is_named(tmp_path):
@@ -216,7 +221,7 @@ def test_errors_on_the_page(tmp_path):
     far = (trained.predict(x[test]).double() - truth).square()
     loss = (far.sum(2) / truth.square().sum(2)).sqrt().sum(1).mean()
     on_both = f"{trained.loss:.3g} on the validation data and {loss:.3g} on the test data"
-    assert f"the relative L2 error summed over channels is {on_both}" in page
+    assert f"the relative L2 error summed over 3 channels is {on_both}" in page
     assert "of all channels together" in page and "L2 error of a channel" in page and on_both in repr(trained)
     errors = (far.sum((1, 2)) / truth.square().sum((1, 2))).sqrt()
     quantiles = np.quantile(errors, (0.5, 0.1, 0.9, 1.0))

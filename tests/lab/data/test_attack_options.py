@@ -1,5 +1,7 @@
 """Options and arrays that were once read wrongly without an error."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -54,16 +56,21 @@ def test_options_by_axis_are_written_in_one(words, capsys):
 
 def test_predict_with_nan():
     """With a mask, NaN is filled as in training. Without one, the message says what to do."""
-    field = np.where(np.arange(16) == 3, np.nan, array(40, 16))
+    full = array(40, 16)
+    field = np.where(np.arange(16) == 3, np.nan, full)
     read = {"nan": "mask", "shuffle": False}
     tuned, x = trained((field, field), 2, **read), field[:2, None]
     sample = as_source((field, field), read).load().sample()["x"][:2]
     expected = Predictor(tuned.model, tuned.processor)(torch.as_tensor(sample))
     for given in (x, x[:, 0], torch.from_numpy(x)):
         assert np.allclose(tuned.predict(given).reshape(2, 1, 16), expected, atol=1e-5)
+    with pytest.warns(UserWarning, match="no NaN"):
+        tuned.predict(tuned.predict(x))
+    with warnings.catch_warnings():  # with NaN in the targets alone, inputs are complete
+        warnings.simplefilter("error")
+        trained((full, field), 2, **read).predict(full[:2])
     with refused("x (2,2,16) (n,1,16)"):
         tuned.predict(np.concatenate([x, np.isfinite(x)], 1))
-    full = array(40, 16)
     with refused("x sample0 {'nan':'mask'}"):
         trained((full, full), 1).predict(x)
 
