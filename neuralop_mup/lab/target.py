@@ -161,10 +161,9 @@ class Tuned:
                     "x contains infinite values or a sample that is NaN everywhere, and predict cannot fill these. Remove "
                     "such samples."
                 )
-            means = torch.tensor(fill)
-            if not len(unknown) and means[:, -1].mean() < 1:  # the mean of the mask in training
+            if not len(unknown) and self._provenance.get("x_had_nan"):
                 warnings.warn(_NO_MASK, stacklevel=2)
-            fields = with_mask(fields, means)
+            fields = with_mask(fields, torch.tensor(fill))
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype
         modes = [(module, module.training) for module in self.model.modules()]

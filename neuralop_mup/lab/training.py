@@ -305,7 +305,7 @@ class Training:
 
     def provenance(self, s: Settings) -> dict[str, Any]:
         """Return a description of how a trained model was built and of the data that it was trained on."""
-        is_fno = isinstance(self.build, FNOs)
+        is_fno, masked = isinstance(self.build, FNOs), getattr(self.data, "masked", False)
         channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
         return {
             "build": function_name(self.build),
@@ -317,7 +317,8 @@ class Training:
             "processor": None if self.processor is None else type(self.processor).__qualname__,
             "x_shape": self.x_shape,
             # What NaN in x was filled with, or None.
-            "fill": self.data.normalizers[0].mean.tolist() if getattr(self.data, "masked", False) else None,
+            "fill": self.data.normalizers[0].mean.tolist() if masked else None,
+            "x_had_nan": masked and bool((self.data.sample()["x"][:, -1] == 0).any()),
             "split": self.split(),
         }
 

@@ -5,7 +5,7 @@ interpretations fit, an error lists them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,10 @@ def _role(raw: Dataset, key: str) -> str:
 def _advice(raw: Dataset, wide: Sequence[str], inputs: Sequence[str]) -> str:
     """Return a suggestion of keys. Names indicate the input and the output, or else the output is the largest array."""
     if not wide:
-        return "No array has two or more axes."
+        return (
+            "None of these is a field with several samples. Stack the samples in Python (np.stack) and pass arrays (x, y) "
+            "whose first axis is the samples."
+        )
     if len(set(split_words([[key] for key in wide])) - {None}) > 1:
         return (
             "The names of the arrays assign them to different splits. Load them in Python and pass a dict, "
@@ -304,19 +307,12 @@ def _only_reading(
         leads.insert(0, (SAMPLE, TIME))
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads, in_time and bool(lengths))) for variable in shapes.values()]
-    fitting: list[dict[str, Words]] = []
-    agreeing: list[dict[str, Words]] = []
+    possible: list[tuple[dict[str, Words], dict[str, int]]] = []
     for each in product(*ways):
         words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
         if sizes := _sizes(arrays, words, outputs, in_time):
-            if in_time or TIME not in sizes:
-                fitting.append(words)
-            known = {
-                word: n - sizes.get(word, -1) for word, n in lengths.items() if in_time or TIME in sizes or word != TIME
-            }
-            if all(more in (0, word == TIME) for word, more in known.items()):
-                agreeing.append(words)
-    found = agreeing or fitting
+            possible.append((words, sizes))
+    found = _agreeing(possible, lengths, in_time) or [words for words, sizes in possible if in_time or TIME not in sizes]
     # Joined arrays each become one channel. Arrays of the same shape with axes of equal length are fields without channels.
     wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
     is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
@@ -325,6 +321,23 @@ def _only_reading(
     if len(found) != 1:
         raise MupError(_question(found, arrays, read, in_time))
     return found[0]
+
+
+def _agreeing(
+    possible: Sequence[tuple[dict[str, Words], dict[str, int]]], lengths: Mapping[str, int], in_time: bool
+) -> list[dict[str, Words]]:
+    """Return the interpretations that agree with the lengths of all coordinates, if necessary with x, y and z renamed."""
+    for order in permutations(dict.fromkeys(["x", "y", "z", *filter(is_space, lengths)]), 3):
+        names = dict(zip("xyz", order, strict=True))
+        found = []
+        for words, sizes in possible:
+            own = {names.get(word, word): n for word, n in sizes.items()}
+            known = {word: n - own.get(word, -1) for word, n in lengths.items() if in_time or TIME in sizes or word != TIME}
+            if all(more in (0, word == TIME) for word, more in known.items()):
+                found.append({key: tuple(names.get(word, word) for word in each) for key, each in words.items()})
+        if found:
+            return found
+    return []
 
 
 def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterator[Words]:

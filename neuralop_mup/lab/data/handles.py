@@ -52,5 +52,7 @@ def numpy_of(values: Any) -> Any:
             f"Fields must be dense tensors, but got the layout {str(values.layout).removeprefix('torch.')}. Pass "
             "x.to_dense()."
         )
+    if values.is_meta:
+        raise MupError("Fields must have values, but got a tensor on the meta device. Pass tensors on the CPU or a GPU.")
     is_unknown = values.is_floating_point() and values.dtype not in (torch.float16, torch.float32, torch.float64)
     return (values.float() if is_unknown else values).numpy(force=True)

@@ -6,7 +6,7 @@ import xarray as xr
 
 from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.data.given import as_source
-from neuralop_mup.lab.data.roles import labels_of
+from neuralop_mup.lab.data.roles import described, labels_of
 from support.errors import refused
 from support.files import array, write, write_hdf5
 
@@ -65,6 +65,19 @@ def test_the_coordinate_nearest_to_the_field_counts(group):
     arrays |= {f"{name}/x": np.arange(16.0) ** 2 for name in "bcdefghiz"}
     data = load(write("two.h5", **arrays), x=f"{group}a", y=f"{group}u")
     assert data.counts() == {"train": 32, "val": 4, "test": 4}
+
+
+@pytest.mark.filterwarnings("ignore:.*latitude")
+@pytest.mark.parametrize("names", ["x y", "y x", "z y x", "lat lon", "longitude latitude"])
+@pytest.mark.parametrize("shape", [(20, 16, 12, 8), (11, 20, 16, 12, 8), (16, 12, 8, 20)])
+def test_lengths_of_coordinates_identify_axes_in_any_order(names, shape):
+    """HDF5 files and arrays have no names of axes, and many solvers store the last axis of space first."""
+    points = dict(zip(names.split(), (16, 12, 8), strict=False))
+    shape = tuple(n for n in shape if n in {20, 11, *points.values()})
+    coordinates = {name: np.linspace(0, 1, n) for name, n in {**points, "t": 20}.items()}
+    own = OwnData(files=write("u.h5", u=array(*shape), **coordinates), time_step=1)
+    lengths = {20: "time", 11: "sample", **{n: name for name, n in points.items()}}
+    assert described(own.first, "output") == f"u ({' '.join(lengths[n] for n in shape)})"
 
 
 def test_unequal_numbers_of_samples_are_named():

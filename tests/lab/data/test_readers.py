@@ -475,8 +475,11 @@ def test_a_field_that_is_equal_in_all_groups_belongs_to_each_sample():
 
 
 def test_a_file_without_fields_is_refused():
-    with refused("d.npz two axes"):
+    with refused("d.npz np.stack"):
         OwnData(files=write("d.npz", a=np.arange(9.0))).load()
+    torch.save([(torch.randn(1, 16), torch.randn(1, 16)) for _ in range(20)], "pairs.pt")
+    with refused("pairs.pt np.stack"):
+        OwnData(files="pairs.pt").load()
 
 
 def test_an_input_without_an_output_is_refused():
