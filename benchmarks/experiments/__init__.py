@@ -90,7 +90,6 @@ EXPERIMENTS: dict[str, Any] = {
     "paper-burgers": paper.WithCosts(
         "transfer of the best learning rate over K on the paper's Burgers' equation, at its width",
         *(paper.BURGERS, paper.BURGERS_MOVES, paper.BURGERS_RULES),
-        seeds=(0,),
     ),
     "paper-figure-3": Ablation(
         "the best batch size and beta2 on Darcy, at a small and a large K",

@@ -83,7 +83,7 @@ BURGERS: dict[str, dict[str, Any]] = {
         **{"fewest": (6,), "modes": (384,), "width": 64, "settings": _BURGERS},
     }
 }
-BURGERS_MOVES = {f"K = 3 to {k}": ({"modes": "fewest"}, {"modes": k / 192}) for k in (24, 192)}
+BURGERS_MOVES = {f"K = 3 to {k}": ({"modes": "fewest"}, {"modes": k / 192}) for k in (24, 64, 192)}
 BURGERS_RULES = {name: (RULES[name][0], 8e-3) for name in ("Adam (SP)", "log-modes")}
 #: Figure 3: the first variant is that of the other experiments on Darcy. All variants see the same number of samples.
 FIGURE_3: dict[str, Change] = {

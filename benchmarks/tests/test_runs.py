@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,30 @@ def test_each_experiment_runs_in_little(name, tmp_path, monkeypatch, runner, two
     page = page[page.index("# ") :]
     assert page.count("| ") > 3
     assert runner(name, "--tiny", "--report", "--folder", file).out.splitlines()[:6] == page.splitlines()[:6]
+
+
+def test_rollouts_of_published_code(monkeypatch):
+    """Its forcing is an eigenfunction of the Laplacian, so this part of the vorticity is known. Errors cover all states."""
+    name = "navier–stokes, ten states"
+    monkeypatch.setitem(
+        published_code.CASES, name, replace(published_code.CASES[name], splits=lambda: published_code.flow(24, (8, 4, 4)))
+    )
+    states = published_code.CASES[name].splits()[0]
+    x = 2 * math.pi / 24 * torch.arange(24)
+    forcing = 0.1 * (torch.sin(x[:, None] + x) + torch.cos(x[:, None] + x))
+    rate = 8 * math.pi**2 * 1e-3
+    part = (states * forcing[..., None]).sum((2, 3)) / forcing.square().sum()
+    assert part.mean(0)[0, 0] == pytest.approx((1 - math.exp(-rate)) / rate, rel=0.05)
+    errors = {
+        optimizer: published_code.train(
+            {"equation": name, "width": 4, "optimizer": optimizer, "lr": 1e-3, "steps": steps, "seed": 0, "rule": "none"}
+        )["test_loss"]
+        for optimizer, steps in (("AdamW", 1), ("Adam", 30))
+    }
+    assert errors["Adam"] < errors["AdamW"]
+    truth = states[:, 0, ..., 10:]
+    assert published_code.nrmse(lambda x: truth, states, 10) == 0
+    assert published_code.nrmse(lambda x: 1.5 * truth, states, 10) == pytest.approx(0.5, rel=1e-5)
 
 
 # Records and pages
