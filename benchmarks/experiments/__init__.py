@@ -95,6 +95,7 @@ EXPERIMENTS: dict[str, Any] = {
         "the best batch size and beta2 on Darcy, at a small and a large K",
         paper.configs("darcy", (0.016, 0.016, 0.016)),
         paper.FIGURE_3,
+        (0, 1, 2),
     ),
     "paper-clipping": Ablation(
         "clipping of the gradients of kernels on Navier–Stokes, at a small and a large K",
