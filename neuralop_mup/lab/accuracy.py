@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ Batch = Mapping[str, torch.Tensor]
 #: Maps each prediction method to its metrics, and each metric to the errors of all samples.
 Errors = dict[str, dict[str, torch.Tensor]]
 
-MODEL, HALF, MEAN, PERSISTENCE = "model", "model, half resolution", "mean", "last state"
+MODEL, TRAINING, HALF, MEAN, PERSISTENCE = "model", "model, training data", "model, half resolution", "mean", "last state"
 _BASELINES = {MEAN: "predicting the mean of the training data", PERSISTENCE: "predicting the last state of the input"}
 _WORST = 5
 _STEPS = 8  # maximum number of time steps in the table of a trajectory
@@ -97,11 +98,11 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     )
     with np.errstate(invalid="ignore"):  # differences of infinite errors
         quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
-    all_ways = found | _at_half_the_resolution(model, loaders[which])
+    all_ways = found | _on_training_data(model, data, len(loaders[which])) | _at_half_the_resolution(model, loaders[which])
     means = [[name, *(_mean(own[name]) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
     tables = {
-        "Means over the samples. The error l2 covers all channels together; h1, vrmse (The Well) and nrmse (PDEBench) are "
-        "means over the channels:": [["error", *all_ways], *means],
+        "Means over the samples (at most as many of the training data). The error l2 covers all channels together; h1, "
+        "vrmse (The Well) and nrmse (PDEBench) are means over the channels:": [["error", *all_ways], *means],
         "Relative L2 errors of all channels together. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],
@@ -148,6 +149,13 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
             for name, metric in metrics.items():
                 found[way].setdefault(name, []).append(by_sample(metric, prediction, batch))
     return {way: {name: torch.cat(parts) for name, parts in own.items()} for way, own in found.items()}
+
+
+def _on_training_data(model: Predictor, data: Any, n_batches: int) -> Errors:
+    """Return the errors on some batches of the training data, or an empty dict for rollouts."""
+    loader = data.loaders(AT_ONCE, 0)[0]
+    with untouched(loader):
+        return _measured({TRAINING: lambda batch: model(**batch)}, islice(loader, n_batches))
 
 
 def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:

@@ -61,6 +61,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
         name, equals, text = map(str.strip, word.partition("=")) if word.startswith("--") else (option, "", word.strip())
         if name.strip("-") and (known := name.partition(".")[0]) not in hints:
             options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
+            options += ["--target.n_modes", "--target.hidden_channels"] if "--target" in hints else []
             raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
         option, hint = name, hints.get(name)
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]

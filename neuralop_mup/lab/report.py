@@ -45,10 +45,11 @@ def verdict(results: Results) -> list[str]:
         losses = {rule: [r["loss"] for r in results.carried(study.target, rule) if not r["error"]] for rule in compared}
         found = difference(losses[rules[0]], losses["standard"])
         sentences += [f"The loss under {rules[0]}, relative to SP: {found}."] if found else []
+    lr = (results.row(rules[0])["transferred"] or {}).get("lr")
+    if study.interpolate and lr not in (None, *study.space.get("lr", ())):
+        sentences.append(f"The lr {wording.number(lr)} is the minimum of a parabola through the losses on the grid.")
     best = results.row(rules[0], study.base)["best"] or {}
     for name, value in best.items():
-        if name == "lr" and study.interpolate and value not in study.space[name]:
-            sentences.append(f"The best {wording.in_words(name)} is interpolated between values of the grid.")
         if edge := edge_of(value, study.space.get(name)):
             sentences.append(
                 f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} value of the grid, so the "

@@ -83,8 +83,8 @@ def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where:
     except MupError:
         raise
     except Exception as error:  # user-defined constructors and functions may raise any exception
-        n_modes = size.get("n_modes")
-        advice = f" Pass n_modes with one number per axis, such as ({n_modes},)." if isinstance(n_modes, int) else ""
+        n = size.get("n_modes")
+        advice = f" Pass n_modes as a tuple: ({n},) in 1D, ({n}, {n}) in 2D." if isinstance(n, int) else ""
         raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.{advice}") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"{call} returned {model!r}, but it must return a torch.nn.Module.")

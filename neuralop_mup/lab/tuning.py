@@ -104,7 +104,8 @@ def train(
         ``loss(y_pred, y, **batch)`` that sums over the batch, as for neuralop's Trainer, or a dict of names to functions or
         to (weight, function). The first loss is the validation error.
     score : str or callable, optional
-        Additional error for the report, which does not affect the training. ``"l2"``, ``"h1"``, ``"vrmse"`` (from The Well)
+        Additional error for the report, which does not affect the training. Since it is stored with the run, another score
+        trains again. ``"l2"``, ``"h1"``, ``"vrmse"`` (from The Well)
         and ``"nrmse"`` (from PDEBench) are means over the validation samples. ``"rollout:50"`` is the relative error of a
         rollout of fifty steps on trajectories (``read={"time_step": 1}``), as the geometric mean over the steps. You can
         also pass a function ``score(model, data)``. The inputs and outputs of ``model`` are in the units of the data,

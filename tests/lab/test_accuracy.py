@@ -138,6 +138,14 @@ def by_name(page):
     return {row["error"]: row for row in table(page, "channels:")}
 
 
+def test_errors_on_the_training_data_by_hand(tmp_path):
+    x = noise(40, 0)
+    data = ProblemData(train=(x, 2 * x), val=(x[:4], x[:4]))
+    page = measure(lambda x: 1.5 * x, data, tmp_path).page
+    (l2, *_) = table(page, "are means over the channels:")
+    assert (l2["model"], l2["model, training data"]) == ("0.5", "0.25")
+
+
 @pytest.mark.parametrize("grid", [(32,), (8, 12)])
 def test_half_the_resolution_by_hand(tmp_path, grid):
     """The model errs by how many points it gets: 1/n of each field."""

@@ -113,6 +113,7 @@ def test_defaults_follow_from_the_data(tune, heat):
         ("train heat.npz --config heat.npz", "--config"),
         ("train heat.npz -dash.npz", "./-name"),
         ("train heat.npz --read.x a --read.y b --target.hiden_channels 8", "did you mean 'hidden_channels'?"),
+        ("train heat.npz --n_modes 8", "--target.n_modes,"),
         ("tune --sedes 3", "--seeds"),
         ("tune --config nowhere.yaml", "nowhere.yaml"),
         ("tune burger", "'burgers'"),

@@ -69,13 +69,19 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
         raise MupError(f"{raw.attrs['file']} contains {_held(raw)}. {why}") from None
     fields: dict[str, Variable] = {}
     in_time = any(TIME in words[key] for key in outputs)
+    coords = _coordinates(raw, arrays, words)
+    pairs = {pair for key in arrays for pair in zip(words[key], arrays[key].dims, strict=True)}
+    inferred = {word for word, dim in pairs if is_space(word) and is_unnamed(dim)} if read.get("dims") is None else set()
+    lengths = [len(values) for word, values in coords.items() if is_space(word)]
+    # If two coordinates have the same length, lengths do not tell which axis each of them belongs to.
+    unclear = [word for word, values in coords.items() if word in inferred and lengths.count(len(values)) > 1]
     for key in inputs:
         if not (in_time and key in outputs):  # earlier frames of the output are already the input
             fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
         fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
     unused = [f"{key} {values.shape}" for key, values in raw.data_vars.items() if _is_unused(str(key), values, arrays)]
-    return assemble(raw.attrs["file"], fields, _coordinates(raw, arrays, words), words=words, unused=unused)
+    return assemble(raw.attrs["file"], fields, coords, words=words, unused=unused, unclear=unclear)
 
 
 def _is_unused(key: str, values: Any, arrays: Variables) -> bool:
@@ -235,7 +241,8 @@ def _words_of(
         words = {key: _fitted(key, arrays[key], own or most) for key, own in said.items()}
     else:
         lengths = {word: values.size for word, values in _coordinates(raw, arrays, {}).items()}
-        words = _only_reading(arrays, outputs, lengths, group, read)
+        found = _only_reading(arrays, outputs, lengths, group, read)
+        words = {key: _with_names_of(arrays[key], own) for key, own in found.items()}
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
             f"{'+'.join(outputs)} has neither an input nor an axis with the name time. If its first axis is time, pass "
@@ -246,12 +253,23 @@ def _words_of(
 
 
 def _said(variable: Variable, dims: Any) -> Words:
-    """Return the axis names that the user or the file gives for an array, or () if there are none."""
+    """Return the axis names that the user or the file gives for an array, or () if there are none.
+
+    If the file names time and all other axes except the first, that axis is the sample.
+    """
     if dims is None:
+        first, *named = variable.dims
+        if is_unnamed(first) and not any(map(is_unnamed, named)) and TIME in map(usual_word, named):
+            return (SAMPLE, *named)
         return () if _is_unnamed(variable) else variable.dims
     words = tuple(dims.replace(",", " ").split() if isinstance(dims, str) else dims)
     is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # joined from one group per sample
     return (SAMPLE, *words) if is_joined else words
+
+
+def _with_names_of(variable: Variable, words: Words) -> Words:
+    """Return axis names with those that the file gives."""
+    return tuple(word if is_unnamed(dim) else usual_word(dim) for dim, word in zip(variable.dims, words, strict=True))
 
 
 def _fitted(key: str, variable: Variable, said: Words) -> Words:
@@ -320,6 +338,12 @@ def _only_reading(
         found = [words for words in found if not any(CHANNEL in words[key] for key in wide)] or found
     if len(found) != 1:
         raise MupError(_question(found, arrays, read, in_time))
+    words = found[0][outputs[0]]
+    if one_each and words[0] == TIME and TIME not in lengths and is_unnamed(str(arrays[outputs[0]].dims[0])):
+        raise MupError(
+            f"Each of the {len(group)} files may be a trajectory whose first axis is time, or a single time step. Pass "
+            f"{option(dims=' '.join(words))} or {option(join='time')}."
+        )
     return found[0]
 
 
@@ -356,7 +380,8 @@ def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterat
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
         ways += [(*words, TIME) for words in _grid_words(n - 1) if time_last]
     for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
-        if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):
+        known = [(name, word) for name, word in zip(names, way, strict=False) if name is not None]
+        if len(way) == n and all(name == word or (is_space(name) and is_space(word)) for name, word in known):
             yield way
 
 

@@ -67,6 +67,12 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
         raise MupError(
             f"Unknown axis {wrong[0]!r} in every or crop. The axes of {data.attrs['file']} are {', '.join(data.dims)}."
         )
+    chosen = [*ranges, *(every if isinstance(every, Mapping) else ())]
+    if wrong := [dim for dim in chosen if dim in data.attrs.get("unclear", ())]:
+        raise MupError(
+            f"The axes {', '.join(data.attrs['unclear'])} of {data.attrs['file']} have the same length, and the file does "
+            f"not say which one is {wrong[0]}. Name each axis with {option(dims=' '.join(data.dims))}, in the file's order."
+        )
     for dim, ends in ranges.items():
         within = all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends)
         if not within or not range(*slice(*ends).indices(data.sizes[dim])):

@@ -1,5 +1,6 @@
 """Readings of axes, keys and coordinates that were silently wrong: each is now right or an error."""
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -78,6 +79,26 @@ def test_lengths_of_coordinates_identify_axes_in_any_order(names, shape):
     own = OwnData(files=write("u.h5", u=array(*shape), **coordinates), time_step=1)
     lengths = {20: "time", 11: "sample", **{n: name for name, n in points.items()}}
     assert described(own.first, "output") == f"u ({' '.join(lengths[n] for n in shape)})"
+
+
+@pytest.mark.parametrize("scales", [{}, {1: "t", 2: "y", 3: "x"}, {2: "y", 3: "x"}])
+def test_axes_of_equal_length_need_names_to_be_cropped(scales):
+    """A crop of x was once applied to y. HDF5 files often have scales for all axes but that of the samples."""
+    points = {"t": 11, "y": 16, "x": 16}
+    file = write_hdf5("u.h5", {"u": array(20, 11, 16, 16), **{name: np.linspace(0, 1, n) for name, n in points.items()}})
+    with h5py.File(file, "a") as opened:
+        for axis, name in scales.items():
+            opened[name].make_scale(name)
+            opened["u"].dims[axis].attach_scale(opened[name])
+    assert OwnData(files=file, time_step=1).grid_shape == (16, 16)
+    for read in ({"crop": {"x": (0, 12)}}, {"every": {"x": 2}}):
+        if 1 in scales:
+            assert OwnData(files=file, time_step=1, **read).grid_shape[0] == 16
+        else:
+            with refused("x y u.h5 dims"):
+                OwnData(files=file, time_step=1, **read).load()
+        dims = "sample time y x"
+        assert OwnData(files=file, time_step=1, dims=dims, **read).grid_shape[0] == 16
 
 
 def test_unequal_numbers_of_samples_are_named():

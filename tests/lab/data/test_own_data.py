@@ -224,6 +224,15 @@ def test_files_that_may_be_one_sample_each(arrays, read, words):
         assert sum(map(len, OwnData(files=files, **{**read, "dims": each}).split_indices.values())) == n
 
 
+def test_files_with_one_frame_each_are_not_trajectories():
+    """A folder of frames of 16×16 points was once read as trajectories on 16 points."""
+    files = [write_arrays(f"{i}.npz", {"u": (16, 16)}) for i in range(12)]
+    with refused("0.npz 12files {'dims':'timex'} {'join':'time'}"):
+        OwnData(files=files, time_step=1).load()
+    assert OwnData(files=files, time_step=1, dims="time x").grid_shape == (16,)
+    assert OwnData(files=files, time_step=1, join="time", dims="time x y").grid_shape == (16, 16)
+
+
 @pytest.mark.parametrize("shapes", [[(8, 16, 16)] * 11 + [(5, 16, 16)], [(8, 2, 16, 16)] * 12, [(8, 16, 16)] * 9])
 def test_files_that_hold_many_samples(shapes):
     for i, shape in enumerate(shapes):
