@@ -18,7 +18,7 @@ from neuralop_mup.core.describe_model import fourier_blocks
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.checks import note_on_odd_grid
 from neuralop_mup.lab.data.batches import as_tensor, with_mask
 from neuralop_mup.lab.files import is_known, read_weights
@@ -275,7 +275,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     except Exception as error:  # the user's function may raise any exception
         raise MupError(
             f"{function_name(builder)}({_arguments(made['size'])}) does not return the model stored in {folder}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function that was used in training."
+            f"{error_text(error)}. Pass the function that was used in training."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:
