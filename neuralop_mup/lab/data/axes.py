@@ -363,10 +363,9 @@ def _named_by_lengths(words: Mapping[str, Words], arrays: Variables, lengths: Ma
     single = {n: word for word, n in of_space.items() if [*of_space.values()].count(n) == [*sizes.values()].count(n) == 1}
     names = {word: single[n] for word, n in sizes.items() if n in single}
     unused = [word for word in "xyz" if word not in names.values()]
-    for word in sizes.keys() - names.keys():
-        names[word] = word if word in unused else ""
-    for word in sorted(word for word, name in names.items() if not name):
-        names[word] = next(name for name in unused if name not in names.values())
+    for word in sorted(sizes.keys() - names.keys(), key=lambda word: (word not in unused, word)):
+        names[word] = word if word in unused else unused[0]
+        unused.remove(names[word])
     return {key: tuple(names.get(word, word) for word in own) for key, own in words.items()}
 
 
@@ -383,13 +382,8 @@ def _by_lengths(
         ]
         is_whole = key not in outputs or set(lengths) <= set(words)
         has_time = TIME in words if in_time else TIME not in words or SAMPLE in words
-        if (
-            "" in words
-            or not lengths
-            or len({*words}) < len(words)
-            or len(axes) < len(lengths)
-            or not (is_whole and has_time)
-        ):
+        is_distinct = len(set(words)) == len(words) and len(axes) == len(lengths) > 0
+        if "" in words or not (is_distinct and is_whole and has_time):
             return None
         found[key] = tuple(words)
     return found
