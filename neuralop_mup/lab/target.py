@@ -65,7 +65,8 @@ class Tuned:
         data sets without a processor; the model then takes their batches directly.
     split : dict of str to numpy.ndarray
         Maps "train", "val" and "test" to the indices of the samples or trajectories of that split, in your data or in the
-        part of it that you passed for the split. Empty for loaders.
+        part of it that you passed for the split. If one or two trajectories were cut into ten pieces each, these are the
+        indices of the pieces. Empty for loaders.
 
     Examples
     --------

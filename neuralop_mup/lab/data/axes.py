@@ -236,7 +236,7 @@ def _words_of(
     if isinstance(dims, Mapping) and (wrong := dims.keys() - arrays.keys() - raw.variables.keys()):
         raise MupError(f"dims names the axes of {min(wrong)!r}, but there is no array with this key.")
     said = {key: _said(variable, dims.get(key) if isinstance(dims, Mapping) else dims) for key, variable in arrays.items()}
-    if any(said.values()):
+    if any(set(own) - {SAMPLE} for own in said.values()):
         most = max(said.values(), key=len)
         words = {key: _fitted(key, arrays[key], own or most) for key, own in said.items()}
     else:

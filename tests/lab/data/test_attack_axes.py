@@ -81,6 +81,20 @@ def test_lengths_of_coordinates_identify_axes_in_any_order(names, shape):
     assert described(own.first, "output") == f"u ({' '.join(lengths[n] for n in shape)})"
 
 
+def test_scalars_of_groups_do_not_name_the_axes_of_fields():
+    runs = {f"run{i}/{key}": values for i in range(12) for key, values in (("u", array(11, 24)), ("nu", np.float64(i)))}
+    own = OwnData(files=write_hdf5("runs.h5", runs), y="*/u", x="*/nu", time_step=1)
+    assert described(own.first, "output") == "*/u (sample time x)" and described(own.first, "input") == "*/nu (sample)"
+
+
+def test_maps_at_the_same_time_are_offered():
+    """A file of t2m and u10 over time may be for a forecast, or for a map from one to the other."""
+    fields = xr.Dataset({key: (("time", "y", "x"), array(40, 16, 12)) for key in ("a", "u")}, {"time": np.arange(40)})
+    with refused("{'time_step':1} {'dims':'sampleyx'}"):
+        as_source(fields, {"x": "a", "y": "u"}).load()
+    assert as_source(fields, {"x": "a", "y": "u", "dims": "sample y x"}).load().counts()["train"] == 32
+
+
 ALL = {"t": 11, "y": 16, "x": 12}
 
 
