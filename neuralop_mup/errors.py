@@ -23,6 +23,11 @@ class Diverged(MupError):
     """Training has diverged: a value is not finite, usually because the learning rate is too large."""
 
 
+def error_text(error: BaseException) -> str:
+    """Return the class and the message of an error on one line, without a full stop at the end."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+
+
 # Similarity ratio above which a name is suggested. A typo in a short word (adma for adam) exceeds it, but words that only
 # share some letters (width, rank) do not.
 _CUTOFF = 0.75

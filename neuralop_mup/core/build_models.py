@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 
 _COMPARING: ContextVar[bool] = ContextVar("comparing", default=False)
 
@@ -62,7 +62,7 @@ def construct(build: Callable[[], nn.Module], what: str) -> nn.Module:
                 return build()
         except Exception as raised:  # a constructor may raise any exception
             error = raised
-    raise MupError(f"Cannot build {what}: {type(error).__name__}: {error}.") from error
+    raise MupError(f"Cannot build {what}: {error_text(error)}.") from error
 
 
 @contextmanager

@@ -69,7 +69,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuralop_mup.core.block_norms import largest_norm
-from neuralop_mup.errors import MupError, nearest
+from neuralop_mup.errors import MupError, error_text, nearest
 from neuralop_mup.validation import is_multiplier
 
 __all__ = [
@@ -438,7 +438,7 @@ def mode_factor(rule: str | ModeRule, size: Size, base: Size) -> float:
         raise
     except Exception as error:  # a user-defined function may raise any exception
         raise MupError(
-            f"The rule {name!r} failed with {type(error).__name__}: {error}. It must accept the Sizes of the kernel and of "
+            f"The rule {name!r} failed with {error_text(error)}. It must accept the Sizes of the kernel and of "
             f"the base kernel. Here these are {size} and {base}."
         ) from error
     for what, value in (("κ", kappa), ("κ at base", at_base)):

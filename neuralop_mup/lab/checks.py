@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from neuralop_mup.core.describe_model import check_grid
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.loss import Losses, is_of_normalized
 from neuralop_mup.lab.outcome import copied, versions
 from neuralop_mup.lab.problems import ProblemData
@@ -46,7 +46,7 @@ def check_batch(
                 out, batch = processor.postprocess(out, batch)
     except Exception as error:  # the user's model may raise any exception
         raise MupError(
-            f"The model from {call} failed on a batch of the data ({shapes}): {type(error).__name__}: {error}. Fields must "
+            f"The model from {call} failed on a batch of the data ({shapes}): {error_text(error)}. Fields must "
             "have the shape (n, channels, *grid); use x.movedim(-1, 1) if the channels come last. In the model, in_channels "
             "must equal the number of channels of x, n_modes must have one entry per axis, and forward(self, x, **_) must "
             "accept extra keyword arguments."
@@ -94,7 +94,7 @@ def _value(what: str, term: Callable[..., torch.Tensor], prediction: torch.Tenso
         value = term(prediction, **sample)
     except Exception as error:  # the user's function may raise any exception
         raise MupError(
-            f"{what} failed on a batch with the entries {', '.join(sample)}: {type(error).__name__}: {error}. It is called "
+            f"{what} failed on a batch with the entries {', '.join(sample)}: {error_text(error)}. It is called "
             "as loss(y_pred, **batch), so it must accept y and **batch. For the mean squared error, use loss='mse'."
         ) from error
     if not torch.is_tensor(value) or value.numel() != 1:

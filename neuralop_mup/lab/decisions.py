@@ -242,10 +242,12 @@ def decide(
                 parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
     about_base = "the reference size, 32 channels and 16 modes" if base is None else size_text(base)
     problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
+    normalized = "" if training.processor else "no, since loaders and data sets are used as they are; pass a processor"
     about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({run.epochs} epochs)"
     choices = {
         "data": source.title,
         **getattr(source, "readings", problem),
+        **({"normalized": normalized} if normalized else {}),
         "proxy" if search else "base": reasons or about_base,
         "target": f"{about_target}, loss {loss if is_named else 'user-defined'}",
         "lr": about_lr,

@@ -245,7 +245,8 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
             panel.plot(values, "--" if name == "prediction" else "-", color=PALETTE[0])
             bare(panel)
         row[0].set_ylabel(what, fontsize=SMALL)
-    return finish(figure, path, None, ["grey line in the prediction: truth"] if truth.ndim == 1 else [])
+    note = "grey line in the prediction: truth" if truth.ndim == 1 else "the first axis of the grid is horizontal"
+    return finish(figure, path, None, [note])
 
 
 def _drawn(field: np.ndarray, channel: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.metrics import METRICS, by_sample, ratio
@@ -132,7 +132,7 @@ class Score:
                 raise
             except Exception as error:  # the user's function may raise any exception
                 raise MupError(
-                    f"The score {self.name} failed on the validation data: {type(error).__name__}: {error}. It must have "
+                    f"The score {self.name} failed on the validation data: {error_text(error)}. It must have "
                     f"the form {_FORM}."
                 ) from error
         number = value.item() if getattr(value, "ndim", None) == 0 else value

@@ -18,7 +18,7 @@ from neuralop_mup.core.describe_model import fourier_blocks
 from neuralop_mup.core.parametrize import set_plan
 from neuralop_mup.core.plan import Plan
 from neuralop_mup.core.weights_status import WeightsStatus
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.checks import note_on_odd_grid
 from neuralop_mup.lab.data.batches import as_tensor, with_mask
 from neuralop_mup.lab.files import is_known, read_weights
@@ -65,7 +65,8 @@ class Tuned:
         data sets without a processor; the model then takes their batches directly.
     split : dict of str to numpy.ndarray
         Maps "train", "val" and "test" to the indices of the samples or trajectories of that split, in your data or in the
-        part of it that you passed for the split. Empty for loaders.
+        part of it that you passed for the split. If one or two trajectories were cut into ten pieces each, these are the
+        indices of the pieces. Empty for loaders.
 
     Examples
     --------
@@ -275,7 +276,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
     except Exception as error:  # the user's function may raise any exception
         raise MupError(
             f"{function_name(builder)}({_arguments(made['size'])}) does not return the model stored in {folder}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass the function that was used in training."
+            f"{error_text(error)}. Pass the function that was used in training."
         ) from error
     used = content["processor"] or copy.deepcopy(processor)
     if used is not None:

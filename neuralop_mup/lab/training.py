@@ -20,7 +20,7 @@ from torch import nn
 from neuralop_mup.core.parametrize import parametrize
 from neuralop_mup.core.plan_warnings import WIDER
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.errors import Diverged, MupError
+from neuralop_mup.errors import Diverged, MupError, error_text
 from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.files import Checkpoint, keep_weights
@@ -85,7 +85,7 @@ def build_model(build: Callable[..., nn.Module], size: Mapping[str, Any], where:
     except Exception as error:  # user-defined constructors and functions may raise any exception
         n = size.get("n_modes")
         advice = f" Pass n_modes as a tuple: ({n},) in 1D, ({n}, {n}) in 2D." if isinstance(n, int) else ""
-        raise MupError(f"{call} failed{where}: {type(error).__name__}: {error}.{advice}") from error
+        raise MupError(f"{call} failed{where}: {error_text(error)}.{advice}") from error
     if not isinstance(model, nn.Module):
         raise MupError(f"{call} returned {model!r}, but it must return a torch.nn.Module.")
     return model

@@ -32,7 +32,7 @@ def record(size, rule, lr, loss, seed=0, **more):
     }
 
 
-def make(ours, plain, *, proxy=(0.05, 0.03, 0.02, 0.04), folder="unused"):
+def make(ours, plain, *, proxy=(0.05, 0.03, 0.02, 0.04), folder="unused", interpolate=False):
     """A transfer with these losses of the target, one for each seed, under log-modes and as neuralop builds it."""
     seeds = tuple(range(len(ours)))
     study = transfer_study(
@@ -43,8 +43,9 @@ def make(ours, plain, *, proxy=(0.05, 0.03, 0.02, 0.04), folder="unused"):
         rule="log-modes",
         name="T",
     )
+    study = replace(study, interpolate=interpolate)
     records = [record("proxy", "log-modes", lr, loss, s) for s in seeds for lr, loss in zip(GRID, proxy, strict=True)]
-    best = GRID[proxy.index(min(p for p in proxy if p is not None))]
+    best = study.best_params([({"lr": lr}, [r for r in records if r["params"]["lr"] == lr]) for lr in GRID])["lr"]
     for rule, losses in (("log-modes", ours), ("standard", plain)):
         records += [record("target", rule, best, loss, seed) for seed, loss in enumerate(losses)]
     return Results(study, records, Path(folder))
@@ -85,6 +86,9 @@ def target_rows(result):
             "higher",
         ),
         ({"ours": [0.01], "plain": [0.02], "proxy": (0.01, 0.02, 0.03, 0.04)}, ["lowest", "downwards"], "up"),
+        ({"ours": [0.01], "plain": [0.02]}, ["With lr 0.016,"], "parabola"),
+        # The logarithms -3.507, -3.912 and -3.219 have their minimum at -0.131 octaves from 0.016.
+        ({"ours": [0.01], "plain": [0.02], "interpolate": True}, ["The lr 0.0146 is the minimum of a parabola"], "outside"),
         ({"ours": [0.01], "plain": [0.02], "proxy": (0.04, 0.03, 0.02, 0.01)}, ["highest", "upwards"], "down"),
         (
             {"ours": [0.01] * 3, "plain": [None, 0.02, None]},

@@ -5,7 +5,7 @@ interpretations fit, an error lists them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, permutations, product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -70,18 +70,18 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     fields: dict[str, Variable] = {}
     in_time = any(TIME in words[key] for key in outputs)
     coords = _coordinates(raw, arrays, words)
-    pairs = {pair for key in arrays for pair in zip(words[key], arrays[key].dims, strict=True)}
-    inferred = {word for word, dim in pairs if is_space(word) and is_unnamed(dim)} if read.get("dims") is None else set()
-    lengths = [len(values) for word, values in coords.items() if is_space(word)]
-    # If two coordinates have the same length, lengths do not tell which axis each of them belongs to.
-    unclear = [word for word, values in coords.items() if word in inferred and lengths.count(len(values)) > 1]
     for key in inputs:
         if not (in_time and key in outputs):  # earlier frames of the output are already the input
             fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
     for key in outputs:
         fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
     unused = [f"{key} {values.shape}" for key, values in raw.data_vars.items() if _is_unused(str(key), values, arrays)]
-    return assemble(raw.attrs["file"], fields, coords, words=words, unused=unused, unclear=unclear)
+    data = assemble(raw.attrs["file"], fields, coords, words=words, unused=unused)
+    unnamed = {word for key in arrays for word, dim in zip(words[key], arrays[key].dims, strict=True) if is_unnamed(dim)}
+    sizes = [n for dim, n in data.sizes.items() if is_space(str(dim))]
+    # If axes of the same length have no names, nothing shows to which of them a coordinate belongs.
+    unclear = [word for word in coords if word in unnamed and is_space(word) and sizes.count(data.sizes.get(word)) > 1]
+    return data.assign_attrs(unclear=[] if read.get("dims") else unclear)
 
 
 def _is_unused(key: str, values: Any, arrays: Variables) -> bool:
@@ -236,13 +236,12 @@ def _words_of(
     if isinstance(dims, Mapping) and (wrong := dims.keys() - arrays.keys() - raw.variables.keys()):
         raise MupError(f"dims names the axes of {min(wrong)!r}, but there is no array with this key.")
     said = {key: _said(variable, dims.get(key) if isinstance(dims, Mapping) else dims) for key, variable in arrays.items()}
-    if any(said.values()):
+    if any(set(own) - {SAMPLE} for own in said.values()):
         most = max(said.values(), key=len)
         words = {key: _fitted(key, arrays[key], own or most) for key, own in said.items()}
     else:
         lengths = {word: values.size for word, values in _coordinates(raw, arrays, {}).items()}
-        found = _only_reading(arrays, outputs, lengths, group, read)
-        words = {key: _with_names_of(arrays[key], own) for key, own in found.items()}
+        words = _only_reading(arrays, outputs, lengths, group, read)
     if in_time and not any(TIME in words[key] for key in outputs):
         raise MupError(
             f"{'+'.join(outputs)} has neither an input nor an axis with the name time. If its first axis is time, pass "
@@ -253,23 +252,12 @@ def _words_of(
 
 
 def _said(variable: Variable, dims: Any) -> Words:
-    """Return the axis names that the user or the file gives for an array, or () if there are none.
-
-    If the file names time and all other axes except the first, that axis is the sample.
-    """
+    """Return the axis names that the user or the file gives for an array, or () if there are none."""
     if dims is None:
-        first, *named = variable.dims
-        if is_unnamed(first) and not any(map(is_unnamed, named)) and TIME in map(usual_word, named):
-            return (SAMPLE, *named)
         return () if _is_unnamed(variable) else variable.dims
     words = tuple(dims.replace(",", " ").split() if isinstance(dims, str) else dims)
     is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # joined from one group per sample
     return (SAMPLE, *words) if is_joined else words
-
-
-def _with_names_of(variable: Variable, words: Words) -> Words:
-    """Return axis names with those that the file gives."""
-    return tuple(word if is_unnamed(dim) else usual_word(dim) for dim, word in zip(variable.dims, words, strict=True))
 
 
 def _fitted(key: str, variable: Variable, said: Words) -> Words:
@@ -325,17 +313,30 @@ def _only_reading(
         leads.insert(0, (SAMPLE, TIME))
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads, in_time and bool(lengths))) for variable in shapes.values()]
-    possible: list[tuple[dict[str, Words], dict[str, int]]] = []
+    fitting: list[dict[str, Words]] = []
+    agreeing: list[dict[str, Words]] = []
     for each in product(*ways):
         words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
         if sizes := _sizes(arrays, words, outputs, in_time):
-            possible.append((words, sizes))
-    found = _agreeing(possible, lengths, in_time) or [words for words, sizes in possible if in_time or TIME not in sizes]
+            if in_time or TIME not in sizes:
+                fitting.append(words)
+            known = {
+                word: n - sizes.get(word, -1) for word, n in lengths.items() if in_time or TIME in sizes or word != TIME
+            }
+            if all(more in (0, word == TIME) for word, more in known.items()):
+                agreeing.append(words)
+    found = agreeing or fitting
+    if not agreeing and (certain := _by_lengths(arrays, outputs, lengths, in_time)):
+        others = [words for words in found if _roles(words) != _roles(certain)] if len(found) == 1 else []
+        found = [certain, *others]
     # Joined arrays each become one channel. Arrays of the same shape with axes of equal length are fields without channels.
     wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
     is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
     if (len(arrays) > 2 or is_cube) and not in_time and not one_each:
         found = [words for words in found if not any(CHANNEL in words[key] for key in wide)] or found
+    found = [_named_by_lengths(words, arrays, lengths) for words in found]
+    if len(found) == 1 and not in_time and (missing := _missing_axes(found[0], arrays, lengths)):
+        found += [{key: tuple(TIME if w in missing else w for w in own) for key, own in found[0].items()}]
     if len(found) != 1:
         raise MupError(_question(found, arrays, read, in_time))
     words = found[0][outputs[0]]
@@ -347,21 +348,50 @@ def _only_reading(
     return found[0]
 
 
-def _agreeing(
-    possible: Sequence[tuple[dict[str, Words], dict[str, int]]], lengths: Mapping[str, int], in_time: bool
-) -> list[dict[str, Words]]:
-    """Return the interpretations that agree with the lengths of all coordinates, if necessary with x, y and z renamed."""
-    for order in permutations(dict.fromkeys(["x", "y", "z", *filter(is_space, lengths)]), 3):
-        names = dict(zip("xyz", order, strict=True))
-        found = []
-        for words, sizes in possible:
-            own = {names.get(word, word): n for word, n in sizes.items()}
-            known = {word: n - own.get(word, -1) for word, n in lengths.items() if in_time or TIME in sizes or word != TIME}
-            if all(more in (0, word == TIME) for word, more in known.items()):
-                found.append({key: tuple(names.get(word, word) for word in each) for key, each in words.items()})
-        if found:
-            return found
-    return []
+def _missing_axes(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> set[str]:
+    """Return grid axes without a coordinate that some fields lack. An output may have time instead, unlike the input."""
+    sizes = {word: n for key, own in words.items() for word, n in zip(own, arrays[key].shape, strict=True)}
+    spaces = [own for own in (set(filter(is_space, each)) for each in words.values()) if own]
+    missing = set.union(*spaces) - set.intersection(*spaces)
+    return {word for word in missing if lengths.get(word) != sizes[word]}
+
+
+def _named_by_lengths(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> dict[str, Words]:
+    """Return axis names in which each grid axis has the name of the only coordinate of its length."""
+    sizes = {word: n for key, own in words.items() for word, n in zip(own, arrays[key].shape, strict=True) if is_space(word)}
+    of_space = {word: n for word, n in lengths.items() if is_space(word)}
+    single = {n: word for word, n in of_space.items() if [*of_space.values()].count(n) == [*sizes.values()].count(n) == 1}
+    names = {word: single[n] for word, n in sizes.items() if n in single}
+    unused = [word for word in "xyz" if word not in names.values()]
+    for word in sorted(sizes.keys() - names.keys(), key=lambda word: (word not in unused, word)):
+        names[word] = word if word in unused else unused[0]
+        unused.remove(names[word])
+    return {key: tuple(names.get(word, word) for word in own) for key, own in words.items()}
+
+
+def _by_lengths(
+    arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], in_time: bool
+) -> dict[str, Words] | None:
+    """Return the axis names of all arrays if coordinates of different lengths identify all axes but that of the samples."""
+    axes = {n: word for word, n in lengths.items()}
+    found = {}
+    for key, variable in arrays.items():
+        words = [
+            axes.get(n, "" if axis else SAMPLE) if is_unnamed(dim) else usual_word(dim)
+            for axis, (dim, n) in enumerate(variable.sizes.items())
+        ]
+        is_whole = key not in outputs or set(lengths) <= set(words)
+        has_time = TIME in words if in_time else TIME not in words or SAMPLE in words
+        is_distinct = len(set(words)) == len(words) and len(axes) == len(lengths) > 0
+        if "" in words or not (is_distinct and is_whole and has_time):
+            return None
+        found[key] = tuple(words)
+    return found
+
+
+def _roles(words: Mapping[str, Words]) -> list[Words]:
+    """Return the axis names of each array, with the same name for all axes of the grid."""
+    return [tuple("x" if is_space(word) else word for word in own) for own in words.values()]
 
 
 def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterator[Words]:
@@ -380,8 +410,7 @@ def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterat
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
         ways += [(*words, TIME) for words in _grid_words(n - 1) if time_last]
     for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):
-        known = [(name, word) for name, word in zip(names, way, strict=False) if name is not None]
-        if len(way) == n and all(name == word or (is_space(name) and is_space(word)) for name, word in known):
+        if len(way) == n and all(name in (None, word) for name, word in zip(names, way, strict=True)):
             yield way
 
 

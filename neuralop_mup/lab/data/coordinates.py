@@ -105,7 +105,9 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
     is_allowed = uneven == "ignore" or (uneven == "channel" and dim == TIME)
     if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and not is_allowed:
         what = "uneven time steps" if dim == TIME else "an uneven grid"
-        channel = f"pass {option(uneven='channel')} to make the time step an input channel, " if dim == TIME else ""
+        channel = ""
+        if dim == TIME:
+            channel = f"cut it at gaps into one file each, pass {option(uneven='channel')} to make the time step a channel, "
         raise MupError(
             f"{data.attrs['file']} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
             f"with spacings from {gaps.min():.4g} to {gaps.max():.4g}, but an FNO assumes equal spacing. Resample the data "

@@ -182,11 +182,10 @@ def _has_bytes(path: Path, entry: h5py.Dataset) -> bool:
 
 
 def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
-    """Return an array of an HDF5 file. Its axes have the names from the file only if all after the first are named."""
+    """Return an array of an HDF5 file. Its axes have the names from the file only if all of them are named."""
     reversed = "MATLAB_class" in entry.attrs
     shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
     names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
-    names[:1] = [name or unnamed_dims(key, 1)[0] for name in names[:1]]
     is_named = all(names) and len(set(names)) == len(names) and not reversed
     offset = None if reversed or not _has_bytes(path, entry) else entry.id.get_offset()  # None for chunks
     array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks, offset)

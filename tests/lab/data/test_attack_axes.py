@@ -72,7 +72,7 @@ def test_the_coordinate_nearest_to_the_field_counts(group):
 @pytest.mark.parametrize("names", ["x y", "y x", "z y x", "lat lon", "longitude latitude"])
 @pytest.mark.parametrize("shape", [(20, 16, 12, 8), (11, 20, 16, 12, 8), (16, 12, 8, 20)])
 def test_lengths_of_coordinates_identify_axes_in_any_order(names, shape):
-    """HDF5 files and arrays have no names of axes, and many solvers store the last axis of space first."""
+    """Many solvers store the last axis of space first, and HDF5 files often have no names of axes."""
     points = dict(zip(names.split(), (16, 12, 8), strict=False))
     shape = tuple(n for n in shape if n in {20, 11, *points.values()})
     coordinates = {name: np.linspace(0, 1, n) for name, n in {**points, "t": 20}.items()}
@@ -81,10 +81,59 @@ def test_lengths_of_coordinates_identify_axes_in_any_order(names, shape):
     assert described(own.first, "output") == f"u ({' '.join(lengths[n] for n in shape)})"
 
 
-@pytest.mark.parametrize("scales", [{}, {1: "t", 2: "y", 3: "x"}, {2: "y", 3: "x"}])
+def test_scalars_of_groups_do_not_name_the_axes_of_fields():
+    runs = {f"run{i}/{key}": values for i in range(12) for key, values in (("u", array(11, 24)), ("nu", np.float64(i)))}
+    own = OwnData(files=write_hdf5("runs.h5", runs), y="*/u", x="*/nu", time_step=1)
+    assert described(own.first, "output") == "*/u (sample time x)" and described(own.first, "input") == "*/nu (sample)"
+
+
+def test_maps_at_the_same_time_are_offered():
+    """A file of t2m and u10 over time may be for a forecast, or for a map from one to the other."""
+    fields = xr.Dataset({key: (("time", "y", "x"), array(40, 16, 12)) for key in ("a", "u")}, {"time": np.arange(40)})
+    with refused("{'time_step':1} {'dims':'sampleyx'}"):
+        as_source(fields, {"x": "a", "y": "u"}).load()
+    assert as_source(fields, {"x": "a", "y": "u", "dims": "sample y x"}).load().counts()["train"] == 32
+
+
+ALL = {"t": 11, "y": 16, "x": 12}
+
+
+@pytest.mark.filterwarnings("ignore:.*latitude")
+@pytest.mark.parametrize(
+    ("arrays", "lengths", "expected"),
+    [
+        # The initial state lacks time. A coordinate identifies time, or it might be a third axis of the grid.
+        ({"a": (30, 16, 12), "u": (30, 11, 16, 12)}, ALL, "sample time y x"),
+        ({"a": (30, 16, 12), "u": (30, 11, 16, 12)}, {"t": 11, "lat": 16, "lon": 12}, "sample time lat lon"),
+        ({"a": (30, 20, 24), "u": (30, 18, 20, 24)}, {"y": 20, "x": 24}, None),
+        ({"a": (30, 20, 24), "u": (30, 18, 20, 24)}, {}, None),
+        # Lengths give names, also if they do not decide what is a sample.
+        ({"a": (30, 20, 24), "u": (30, 20, 24)}, {"x": 24}, "sample y x"),
+        ({"a": (30, 3, 16, 12), "u": (30, 3, 16, 12)}, {"lat": 16, "lon": 12}, "sample channel lat lon"),
+        # One axis fits no coordinate, or two axes fit the same one.
+        ({"u": (30, 18, 16, 12)}, {"y": 16, "x": 12}, None),
+        ({"u": (21, 30, 16)}, {"t": 21, "x": 16}, None),
+        ({"u": (12, 11, 16, 12)}, ALL, None),
+        # Rows are not samples if coordinates say that each file is one sample.
+        ({"a": (64, 48), "u": (64, 48)}, {"y": 64, "x": 48}, None),
+    ],
+)
+def test_readings_that_coordinates_decide_and_do_not_decide(arrays, lengths, expected):
+    """Each of these was once read in silence as something else, or could be."""
+    values = {key: array(*shape) for key, shape in arrays.items()}
+    file = write("u.npz", **values, **{name: np.linspace(0, 1, n) for name, n in lengths.items()})
+    read = {"y": "u", **({"x": "a"} if "a" in arrays else {"time_step": 1})}
+    if expected is None:
+        with refused("u.npz dims"):
+            OwnData(files=file, **read).load()
+    else:
+        assert OwnData(files=file, **read).first.attrs["words"]["u"] == tuple(expected.split())
+
+
+@pytest.mark.parametrize("scales", [{}, {1: "t", 2: "y", 3: "x"}, {0: "n", 1: "t", 2: "y", 3: "x"}])
 def test_axes_of_equal_length_need_names_to_be_cropped(scales):
-    """A crop of x was once applied to y. HDF5 files often have scales for all axes but that of the samples."""
-    points = {"t": 11, "y": 16, "x": 16}
+    """A crop of x was once applied to y. Names of some axes do not count."""
+    points = {"n": 20, "t": 11, "y": 16, "x": 16}
     file = write_hdf5("u.h5", {"u": array(20, 11, 16, 16), **{name: np.linspace(0, 1, n) for name, n in points.items()}})
     with h5py.File(file, "a") as opened:
         for axis, name in scales.items():
@@ -92,7 +141,7 @@ def test_axes_of_equal_length_need_names_to_be_cropped(scales):
             opened["u"].dims[axis].attach_scale(opened[name])
     assert OwnData(files=file, time_step=1).grid_shape == (16, 16)
     for read in ({"crop": {"x": (0, 12)}}, {"every": {"x": 2}}):
-        if 1 in scales:
+        if 0 in scales:
             assert OwnData(files=file, time_step=1, **read).grid_shape[0] == 16
         else:
             with refused("x y u.h5 dims"):
