@@ -5,9 +5,9 @@ They compare SP, the paper's rule and the default rule on the paper's four probl
 values of K. Table 1 follows from the same runs: the error and the cost of a search at the large K, and of a transfer.
 
 Three more experiments were planned for 80 minutes of one core, and later extended. A step on two shared cores takes 0.12 to
-0.24 s (Burgers with 512 points), 0.02 to 0.04 s (Darcy, batches of 10) and 0.02 to 0.03 s (Navier–Stokes). So Burgers has 200
-steps of 20 samples on 512 points, and five learning rates. Three seeds were trained near the best rates. We wrote down these
-hypotheses before measuring:
+0.24 s (Burgers with 512 points), 0.02 to 0.04 s (Darcy, batches of 10) and 0.02 to 0.03 s (Navier–Stokes). So Burgers has
+200 steps of 20 samples on 512 points, and five learning rates. Three seeds were trained near the best rates. We wrote down
+these hypotheses before measuring:
 
 * ``paper-figure-3``: the best batch size and the best β2 are the same at K = 2 and 12, under both rules, or their errors
   differ by less than the seeds do. All batch sizes see the same samples at one learning rate, so small batches win.
