@@ -24,7 +24,7 @@ from neuralop_mup.lab.score import score_of
 from neuralop_mup.lab.settings import CLASS_NAMES, Choice, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
 from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
-from neuralop_mup.lab.wording import cell, number, size_text
+from neuralop_mup.lab.wording import cell, counted, number, size_text
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
@@ -243,7 +243,7 @@ def decide(
     about_base = "the reference size, 32 channels and 16 modes" if base is None else size_text(base)
     problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
     normalized = "" if training.processor else "no, since loaders and data sets are used as they are; pass a processor"
-    about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({run.epochs} epochs)"
+    about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({counted(run.epochs, 'epoch')})"
     choices = {
         "data": source.title,
         **getattr(source, "readings", problem),

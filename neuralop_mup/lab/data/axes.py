@@ -79,7 +79,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     data = assemble(raw.attrs["file"], fields, coords, words=words, unused=unused)
     unnamed = {word for key in arrays for word, dim in zip(words[key], arrays[key].dims, strict=True) if is_unnamed(dim)}
     sizes = [n for dim, n in data.sizes.items() if is_space(str(dim))]
-    # If axes of the same length have no names, nothing shows to which of them a coordinate belongs.
+    # A coordinate can belong to any unnamed axis of its length.
     unclear = [word for word in coords if word in unnamed and is_space(word) and sizes.count(data.sizes.get(word)) > 1]
     return data.assign_attrs(unclear=[] if read.get("dims") else unclear)
 
@@ -342,14 +342,14 @@ def _only_reading(
     words = found[0][outputs[0]]
     if one_each and words[0] == TIME and TIME not in lengths and is_unnamed(str(arrays[outputs[0]].dims[0])):
         raise MupError(
-            f"Each of the {len(group)} files may be a trajectory whose first axis is time, or a single time step. Pass "
+            f"Each of the {len(group)} files may be a trajectory with time as its first axis, or a single time step. Pass "
             f"{option(dims=' '.join(words))} or {option(join='time')}."
         )
     return found[0]
 
 
 def _missing_axes(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> set[str]:
-    """Return grid axes without a coordinate that some fields lack. An output may have time instead, unlike the input."""
+    """Return grid axes that only some fields have and that have no coordinate. They may be the time of an output."""
     sizes = {word: n for key, own in words.items() for word, n in zip(own, arrays[key].shape, strict=True)}
     spaces = [own for own in (set(filter(is_space, each)) for each in words.values()) if own]
     missing = set.union(*spaces) - set.intersection(*spaces)
@@ -357,7 +357,7 @@ def _missing_axes(words: Mapping[str, Words], arrays: Variables, lengths: Mappin
 
 
 def _named_by_lengths(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> dict[str, Words]:
-    """Return axis names in which each grid axis has the name of the only coordinate of its length."""
+    """Give each grid axis the name of the coordinate that has its length, if there is only one."""
     sizes = {word: n for key, own in words.items() for word, n in zip(own, arrays[key].shape, strict=True) if is_space(word)}
     of_space = {word: n for word, n in lengths.items() if is_space(word)}
     single = {n: word for word, n in of_space.items() if [*of_space.values()].count(n) == [*sizes.values()].count(n) == 1}

@@ -311,6 +311,7 @@ def _time_text(own: "OwnData", train: WindowReader) -> str:
         text += f" in each of {_PIECES} pieces, the last of which are for validation and test"
     if min(frames) < max(frames):
         text += f"; trajectories have {min(frames)} to {max(frames)} frames"
+    if short:
         text += f"; {short} of {len(frames)} trajectories are shorter than a window and omitted"
     return text
 
