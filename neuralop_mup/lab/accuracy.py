@@ -101,8 +101,8 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     all_ways = found | _on_training_data(model, data, len(loaders[which])) | _at_half_the_resolution(model, loaders[which])
     means = [[name, *(_mean(own[name]) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
     tables = {
-        "Means over the samples (at most as many of the training data). The error l2 covers all channels together; h1, "
-        "vrmse (The Well) and nrmse (PDEBench) are means over the channels:": [["error", *all_ways], *means],
+        "Means over the held-out samples, and over at most as many training samples. The error l2 covers all channels "
+        "together; h1, vrmse (The Well) and nrmse (PDEBench) are means over the channels:": [["error", *all_ways], *means],
         "Relative L2 errors of all channels together. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
             [len(defined), *quantiles],

@@ -242,7 +242,7 @@ def decide(
                 parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
     about_base = "the reference size, 32 channels and 16 modes" if base is None else size_text(base)
     problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
-    normalized = "" if training.processor else "no, since loaders and data sets are used as they are; pass a processor"
+    normalized = "" if training.processor else "no; batches of loaders and data sets are used as they are without processor="
     about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({counted(run.epochs, 'epoch')})"
     choices = {
         "data": source.title,

@@ -140,8 +140,8 @@ class Records:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"Interrupted. Finished runs are in {self.folder}, and repeating the command resumes the study. Runs in "
-                "progress continue from their last checkpoint. Checkpoints are written every minute, so a run without "
-                "one starts from the beginning."
+                "progress continue from their last checkpoint. Checkpoints are written between epochs, at most once a "
+                "minute. A run without one starts from the beginning."
             ) from None
         finally:
             self._lock.release()

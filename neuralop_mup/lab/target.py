@@ -36,7 +36,7 @@ _UNKNOWN = (
     "To predict with missing values, train with read={{'nan': 'mask'}}."
 )
 _NO_MASK = (
-    "x contains no NaN, although the fields in training did, so all its points are treated as known. If x is a prediction, "
+    "x contains no NaN, although the inputs in training did, so all its points are treated as known. If x is a prediction, "
     "as in a rollout, first set unknown points, such as land, to NaN."
 )
 
@@ -65,8 +65,8 @@ class Tuned:
         data sets without a processor; the model then takes their batches directly.
     split : dict of str to numpy.ndarray
         Maps "train", "val" and "test" to the indices of the samples or trajectories of that split, in your data or in the
-        part of it that you passed for the split. If one or two trajectories were cut into ten pieces each, these are the
-        indices of the pieces. Empty for loaders.
+        part of it that you passed for the split. Data with only one or two trajectories is cut into ten
+        pieces per trajectory, and these are the indices of the pieces. Empty for loaders.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class Tuned:
         -----
         UserWarning
             If an axis has an odd number of points, for which neuraloperator 2.0.0 is wrong in 2D and 3D; or if ``x`` has no
-            NaN after training with ``read={"nan": "mask"}``.
+            NaN, although the inputs in training had.
 
         Examples
         --------

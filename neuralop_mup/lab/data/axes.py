@@ -342,14 +342,14 @@ def _only_reading(
     words = found[0][outputs[0]]
     if one_each and words[0] == TIME and TIME not in lengths and is_unnamed(str(arrays[outputs[0]].dims[0])):
         raise MupError(
-            f"Each of the {len(group)} files may be a trajectory with time as its first axis, or a single time step. Pass "
-            f"{option(dims=' '.join(words))} or {option(join='time')}."
+            f"If each of the {len(group)} files is a trajectory with time as its first axis, pass "
+            f"{option(dims=' '.join(words))}. If each is a single time step, pass {option(join='time')}."
         )
     return found[0]
 
 
 def _missing_axes(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> set[str]:
-    """Return grid axes that only some fields have and that have no coordinate. They may be the time of an output."""
+    """Return the grid axes that have no coordinate and that only some fields have. In an output, this may be time."""
     sizes = {word: n for key, own in words.items() for word, n in zip(own, arrays[key].shape, strict=True)}
     spaces = [own for own in (set(filter(is_space, each)) for each in words.values()) if own]
     missing = set.union(*spaces) - set.intersection(*spaces)

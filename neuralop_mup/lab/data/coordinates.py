@@ -107,7 +107,7 @@ def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
         what = "uneven time steps" if dim == TIME else "an uneven grid"
         channel = ""
         if dim == TIME:
-            channel = f"cut it at gaps into one file each, pass {option(uneven='channel')} to make the time step a channel, "
+            channel = f"split it into files at gaps, pass {option(uneven='channel')} to make the time step a channel, "
         raise MupError(
             f"{data.attrs['file']} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
             f"with spacings from {gaps.min():.4g} to {gaps.max():.4g}, but an FNO assumes equal spacing. Resample the data "

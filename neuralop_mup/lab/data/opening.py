@@ -221,7 +221,7 @@ def _check_steps(own: "OwnData") -> None:
         words = " ".join(SAMPLE if dim == TIME else str(dim) for dim in first.dims if not is_channel(str(dim)))
         other = "If this is only the input, also pass the output: arrays (x, y), or files ['x.npy', 'y.npy']."
         if fields_of(first, "input") and SAMPLE not in first.dims:
-            other = f"To predict it from the input at the same time, pass {option(dims=words)}."
+            other = f"To predict each frame from the input of the same time, pass {option(dims=words)}."
         raise MupError(
             f"{first.attrs['file']} contains {described(first, 'output')} with {first.sizes[TIME]} time frames. To predict "
             f"each frame from the previous one, pass {option(time_step=1)}. To predict the last frame from the first, pass "
