@@ -110,10 +110,13 @@ def train(
         (``read={"time_step": 1}``), as the geometric mean over the steps. You can also pass a function ``score(model,
         data)``. The inputs and outputs of ``model`` are in the units of the data, ``data`` yields batches in these units,
         and ``data.states(i)`` is state ``i`` of each trajectory. The function must return a nonnegative number; infinity and
-        NaN mean that the model failed. rule : str, default "operator-norm" μP rule (see :func:`neuralop_mup.parametrize`).
-        optimizer : str, class or callable, default "soap" "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of
-        this package or its name, such as "MuSOAP"; or a function ``(model, lr, steps)`` that returns your optimizer for a
-        model in μP, or its import path ``"package.module.function"``.
+        NaN mean that the model failed.
+    rule : str, default "operator-norm"
+        μP rule (see :func:`neuralop_mup.parametrize`).
+    optimizer : str, class or callable, default "soap"
+        "soap", "adam", "adamw", "neuralop-adamw" or "sgd"; a class of this package or its name, such as "MuSOAP"; or a
+        function ``(model, lr, steps)`` that returns your optimizer for a model in μP, or its import path
+        ``"package.module.function"``.
     lr : float, optional
         Learning rate of the base model. Default: the value of the formula for the number of steps, or the optimizer's
         default if it has no formula.
