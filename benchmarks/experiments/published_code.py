@@ -349,15 +349,8 @@ class PublishedCode(Experiment):
                 ratio = [fmean(ours) / fmean(adamw)] if ours and adamw else []
                 ratios += ratio
                 cells = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors.values()]
-                rows.append(
-                    [
-                        case.code,
-                        name.capitalize().replace("stokes", "Stokes"),
-                        str(width),
-                        *cells,
-                        f"{ratio[0]:.2f}" if ratio else "–",
-                    ]
-                )
+                title = name.capitalize().replace("stokes", "Stokes")
+                rows.append([case.code, title, str(width), *cells, f"{ratio[0]:.2f}" if ratio else "–"])
         found = {"errors": "\n".join(table(["script", "equation", "width", *METHODS, "two lines / tuned AdamW"], rows))}
         if ratios:
             found |= {"over.mean": f"{geometric_mean(ratios):.2f}", "over.most": f"{max(ratios):.2f}"}
