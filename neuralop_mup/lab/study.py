@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.files import as_folder, put
 from neuralop_mup.lab.outcome import first_failure, is_complete, lowest, plain
 from neuralop_mup.lab.records import Records, Run, described, params_key
@@ -286,8 +286,10 @@ class Study:
             tuples = {name: tuple(fields[name]) for name in ("seeds", "rules", "notes")}
             return cls(**{**fields, **tuples, "sizes": dict(fields["sizes"])}), rows
         except (OSError, ValueError, KeyError, TypeError) as error:
+            inner = ", ".join(sorted(str(path.parent) for path in folder.glob("*/study.json"))[:8])
             raise MupError(
-                f"{folder} contains no readable study ({type(error).__name__}: {error}). Run a study there first."
+                f"{folder} contains no readable study ({error_text(error)}). "
+                f"{f'Pass one of its folders: {inner}.' if inner else 'Run a study there first.'}"
             ) from None
 
 

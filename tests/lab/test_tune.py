@@ -212,6 +212,7 @@ def edit(folder, key, value):
         (lambda f: (f / "study.json").unlink(), build, "no readable study"),
         (lambda f: edit(f, "keeps", False), build, "no trained target"),
         (lambda f: edit(f, "seeds", 3), build, "no readable study"),
+        (lambda f: [shutil.copytree(f, f / "inner"), (f / "study.json").unlink()], build, "one of its folders.*inner"),
         (lambda f: [p.unlink() for p in f.glob("workspace/*/weights.pt")], build, "weights.pt"),
         (lambda f: [p.write_bytes(b"x") for p in f.glob("workspace/*/weights.pt")], build, "weights.pt"),
     ],
