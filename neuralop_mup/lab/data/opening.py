@@ -10,13 +10,13 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import SAMPLE, TIME, dataset_of, is_channel, is_unnamed
+from neuralop_mup.lab.data.arrays import SAMPLE, TIME, dataset_of, is_unnamed
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.files import ONLY_KEY, SPLIT_WORDS, SPLITS, by_split, draw
 from neuralop_mup.lab.data.formats import with_format
 from neuralop_mup.lab.data.joining import linked_files, read_files
-from neuralop_mup.lab.data.roles import LEAST, described, fields_of, grid_of, labels_of, option, spaces_of
+from neuralop_mup.lab.data.roles import LEAST, axes_text, described, fields_of, grid_of, labels_of, option, spaces_of
 from neuralop_mup.lab.data.windows import WindowReader
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
         )
     chosen = [*ranges, *(every if isinstance(every, Mapping) else ())]
     if wrong := [dim for dim in chosen if dim in data.attrs.get("unclear", ())]:
+        words = axes_text(next(iter(fields_of(data, "output").values())))
         raise MupError(
             f"The axes {', '.join(data.attrs['unclear'])} of {data.attrs['file']} have the same length, and the file does "
-            f"not say which one is {wrong[0]}. Name each axis with {option(dims=' '.join(data.dims))}, in the file's order."
+            f"not say which one is {wrong[0]}. Name each axis with {option(dims=words)}, in the order of the file."
         )
     for dim, ends in ranges.items():
         within = all(end is None or -data.sizes[dim] <= end <= data.sizes[dim] for end in ends)
@@ -218,7 +219,7 @@ def _check_steps(own: "OwnData") -> None:
             "testing, so the last frame cannot be predicted from the first. Pass a number as time_step."
         )
     if own.time_step is None and not first.attrs["format"]:
-        words = " ".join(SAMPLE if dim == TIME else str(dim) for dim in first.dims if not is_channel(str(dim)))
+        words = axes_text(next(iter(fields_of(first, "output").values()))).replace(TIME, SAMPLE)
         other = "If this is only the input, also pass the output: arrays (x, y), or files ['x.npy', 'y.npy']."
         if fields_of(first, "input") and SAMPLE not in first.dims:
             other = f"To predict each frame from the input of the same time, pass {option(dims=words)}."

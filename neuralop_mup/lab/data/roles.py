@@ -63,8 +63,12 @@ def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
 
 def described(data: Dataset, role: str) -> str:
     """Return a description of the fields with a role and their axes, such as ``u (sample time x y)``."""
-    words = {key: [dim.partition(":")[0] for dim in variable.dims] for key, variable in fields_of(data, role).items()}
-    return " + ".join(f"{key} ({' '.join(own)})" for key, own in words.items())
+    return " + ".join(f"{key} ({axes_text(variable)})" for key, variable in fields_of(data, role).items())
+
+
+def axes_text(variable: Variable) -> str:
+    """Return the axis names of a field, such as ``sample channel x``."""
+    return " ".join(str(dim).partition(":")[0] for dim in variable.dims)
 
 
 # From variables to a Dataset with roles
