@@ -151,7 +151,8 @@ class Tuned:
             raise MupError(
                 f"x has the shape {tuple(fields.shape)}, but the target expects (n, {', '.join(map(str, shape))}) with n ≥ "
                 "1 and any number of grid points. Use x[None] for a single sample, x[:, None] to add a channel axis, or "
-                "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last."
+                "x.movedim(-1, 1) (np.moveaxis for an array) if the channels come last. The channels are those of the input "
+                "in training: for trajectories, the frames, oldest first, and then further inputs."
             )
         mean = getattr(getattr(self.processor, "in_normalizer", None), "mean", None)
         if fields.is_complex() and torch.is_tensor(mean) and not mean.is_complex():

@@ -30,6 +30,9 @@ _MOST_CHANNELS = 16  # maximum length of an unnamed axis that may be the channel
 _OFFERED = 5  # maximum number of interpretations in a message
 _MANY = 10  # minimum number of files with equal shapes that may be one sample each
 
+#: Possible names for the axes of an array, by their number, for a suggestion.
+_EXAMPLES = ("", "sample", "sample x", "sample x y", "sample x y channel", *["sample time x y channel"] * 60)
+
 Words = tuple[str, ...]
 
 
@@ -192,6 +195,11 @@ def _advice(raw: Dataset, wide: Sequence[str], inputs: Sequence[str]) -> str:
 
 def _array(raw: Dataset, key: str) -> Variable:
     """Return the variable with a key."""
+    if list(raw.variables) == [ONLY_KEY] != [key]:
+        raise MupError(
+            f"Its only array has no key, so {key!r} cannot select it. If input and output are in two files, name these x and "
+            "y, such as x.npy and y.npy, and do not pass keys."
+        )
     if key not in raw.variables:
         raise MupError(f"Unknown key {key!r}: {nearest(key, list(raw.variables))}")
     return raw[key].variable
@@ -456,7 +464,9 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
             f"No interpretation of its axes fits all lengths. If the sample axis is first, {', '.join(counts)}. For fields "
             f"on different grids, pass {READY}."
         )
-    first, *others = lines or ["sample time x y" if in_time else "sample x y"]
+        shapes = {key: variable.shape for key, variable in arrays.items()}
+        lines = [{key: "channel x" if shape[:1] == (1,) else _EXAMPLES[len(shape)] for key, shape in shapes.items()}]
+    first, *others = lines
     given = {name: read[name] for name in "xy" if read.get(name)}
     more = "".join(f", or dims={line!r}" for line in others[: _OFFERED - 1])
     return (

@@ -10,7 +10,7 @@ import numpy as np
 from xarray import Dataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import SAMPLE, TIME, dataset_of, is_unnamed
+from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, dataset_of, is_unnamed
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.coordinates import check_coordinates
 from neuralop_mup.lab.data.files import ONLY_KEY, SPLIT_WORDS, SPLITS, by_split, draw
@@ -219,10 +219,14 @@ def _check_steps(own: "OwnData") -> None:
             "testing, so the last frame cannot be predicted from the first. Pass a number as time_step."
         )
     if own.time_step is None and not first.attrs["format"]:
-        words = axes_text(next(iter(fields_of(first, "output").values()))).replace(TIME, SAMPLE)
+        words = axes_text(next(iter(fields_of(first, "output").values())))
         other = "If this is only the input, also pass the output: arrays (x, y), or files ['x.npy', 'y.npy']."
         if fields_of(first, "input") and SAMPLE not in first.dims:
-            other = f"To predict each frame from the input of the same time, pass {option(dims=words)}."
+            other = (
+                f"To predict each frame from the input of the same time, pass {option(dims=words.replace(TIME, SAMPLE))}."
+            )
+        elif fields_of(first, "input"):
+            other = f"To predict all frames at once, name the axes of the output {words.replace(TIME, CHANNEL)!r}."
         raise MupError(
             f"{first.attrs['file']} contains {described(first, 'output')} with {first.sizes[TIME]} time frames. To predict "
             f"each frame from the previous one, pass {option(time_step=1)}. To predict the last frame from the first, pass "

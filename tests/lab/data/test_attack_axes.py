@@ -87,6 +87,25 @@ def test_scalars_of_groups_do_not_name_the_axes_of_fields():
     assert described(own.first, "output") == "*/u (sample time x)" and described(own.first, "input") == "*/nu (sample)"
 
 
+def test_what_is_suggested_for_grid_vectors_and_unpaired_files_can_be_passed():
+    forcing, flow = array(40, 16, 12, 2), array(40, 16, 12, 1)
+    file = write(
+        "grid.npz", forcing=forcing, flow=flow, gridx=np.linspace(0, 1, 16)[None], gridy=np.linspace(0, 1, 12)[None]
+    )
+    read = {"x": "forcing+gridx+gridy", "y": "flow"}
+    with refused("grid.npz 'gridx':'channelx' 'flow':'samplexychannel'"):
+        OwnData(files=file, **read).load()
+    dims = {"forcing": "sample x y channel", "flow": "sample x y channel", "gridx": "channel x", "gridy": "channel y"}
+    assert OwnData(files=file, **read, dims=dims).in_channels == 4
+    for name in "au":
+        np.save(f"{name}.npy", array(40, 16))
+    with refused("x.npy y.npy"):
+        OwnData(files=["a.npy", "u.npy"], x="a", y="u").load()
+    frames = write("u.npz", a=array(40, 32), u=array(40, 11, 32), t=np.arange(11.0), x=np.arange(32.0))
+    with refused("'samplechannelx'"):
+        OwnData(files=frames, x="a", y="u", dims={"a": "sample x", "u": "sample time x"}).load()
+
+
 def test_maps_at_the_same_time_are_offered():
     """A file of t2m and u10 over time may be for a forecast, or for a map from one to the other."""
     fields = xr.Dataset({key: (("time", "y", "x"), array(40, 16, 12)) for key in ("a", "u")}, {"time": np.arange(40)})
