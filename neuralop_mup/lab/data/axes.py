@@ -197,8 +197,8 @@ def _array(raw: Dataset, key: str) -> Variable:
     """Return the variable with a key."""
     if list(raw.variables) == [ONLY_KEY] != [key]:
         raise MupError(
-            f"Its only array has no key, so {key!r} cannot select it. If input and output are in two files, name these x and "
-            "y, such as x.npy and y.npy, and do not pass keys."
+            f"Its only array has no key, so {key!r} cannot select it. If input and output are in two files, name these x "
+            "and y, such as x.npy and y.npy, and do not pass keys."
         )
     if key not in raw.variables:
         raise MupError(f"Unknown key {key!r}: {nearest(key, list(raw.variables))}")
