@@ -64,6 +64,8 @@ def in_full(argv: Sequence[str]) -> list[str]:
             options += ["--target.n_modes", "--target.hidden_channels"] if "--target" in hints else []
             raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
         option, hint = name, hints.get(name)
+        if "." in name and text[:1] in ("(", "{"):  # tuples, as Python writes them
+            text = text.translate(str.maketrans("()", "[]"))
         lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
         is_list = lists[0] or name.startswith("--space.") or ("," in text and (any(lists) or "." in name))
         if is_list and text and text[0] not in "[{":

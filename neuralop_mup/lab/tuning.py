@@ -475,7 +475,8 @@ def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Ac
         raise Diverged(f"No run of the target completed with {params(runs[0]['params'])}: {runs[0]['error']}")
     tuned = load_target(results, training.build, training.processor_given)
     load = f"nm.load_tuned({folder!r}{', ' if build else ''}{build})"
-    page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = tuned.predict(x)"
+    predict = "tuned.predict(x)" if tuned.processor is not None else "tuned.model(x)  # x as the loader returns it"
+    page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = {predict}"
     found = Accuracy()
     if training.x_shape is not None:
         model = tuned.model.to(available_device(study.fixed.get("device", "auto")))

@@ -15,7 +15,7 @@ import neuralop_mup as nm
 from neuralop_mup.diagnostics.coord_check import CoordCheck
 from neuralop_mup.errors import Diverged
 from neuralop_mup.lab import commands
-from neuralop_mup.lab.cli import main
+from neuralop_mup.lab.cli import in_full, main
 from neuralop_mup.lab.problems import OwnData, get_problem
 from support.files import write
 from support.processes import environment
@@ -232,3 +232,19 @@ def test_the_outcome_of_coord_check_follows_the_slopes(power, spread, code, outc
     assert call(f"coord-check {TINY} --sizes 4,8 --model.n_modes 4 --folder out") == code
     for text in (capsys.readouterr().out, Path("out/coord_check.md").read_text()):
         assert f": {outcome}" in text
+
+
+def test_tuples_and_dicts_are_written_as_in_python():
+    """Messages suggest such options, but brackets in other texts, such as names of files, are kept."""
+    line = [
+        "train",
+        "--data",
+        "(1).npz",
+        "--target.n_modes",
+        "(8, 8)",
+        "--read.crop",
+        "{'x': (0, -1)}",
+        "--read.split=(8,1,1)",
+    ]
+    expected = ["train", "--data", "(1).npz", "--target.n_modes", "[8, 8]", "--read.crop", "{'x': [0, -1]}"]
+    assert in_full(line) == [*expected, "--read.split=[8,1,1]"]

@@ -225,6 +225,8 @@ def _check_steps(own: "OwnData") -> None:
             other = (
                 f"To predict each frame from the input of the same time, pass {option(dims=words.replace(TIME, SAMPLE))}."
             )
+        elif any(TIME in variable.dims for variable in fields_of(first, "input").values()):
+            other = "If the output is the input one step later, pass only the trajectory, as y."
         elif fields_of(first, "input"):
             other = f"To predict all frames at once, name the axes of the output {words.replace(TIME, CHANNEL)!r}."
         raise MupError(

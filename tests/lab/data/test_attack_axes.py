@@ -101,6 +101,9 @@ def test_what_is_suggested_for_grid_vectors_and_unpaired_files_can_be_passed():
         np.save(f"{name}.npy", array(40, 16))
     with refused("x.npy y.npy"):
         OwnData(files=["a.npy", "u.npy"], x="a", y="u").load()
+    x = array(40, 10, 24)
+    with refused("only trajectory y"):
+        as_source((x, x + 1), {"dims": "sample time x"}).load()
     frames = write("u.npz", a=array(40, 32), u=array(40, 11, 32), t=np.arange(11.0), x=np.arange(32.0))
     with refused("'samplechannelx'"):
         OwnData(files=frames, x="a", y="u", dims={"a": "sample x", "u": "sample time x"}).load()
