@@ -46,7 +46,7 @@ TARGETS = {
     ),
     "key": (["lab/fingerprint.py", "lab/records.py"], ["test_fingerprint", "test_records"]),
     "readers": (
-        ["lab/data/readers.py", "lab/data/formats.py", "lab/data/axes.py"],
+        ["lab/data/readers.py", "lab/data/formats.py", "lab/data/axes.py", "lab/data/interpretations.py"],
         ["test_readers", "test_formats", "test_own_data", "test_splits"],
     ),
 }

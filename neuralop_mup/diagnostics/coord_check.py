@@ -328,13 +328,13 @@ def coord_check(
         )
     records: list[dict[str, Any]] = []
     unused: set[str] = set()
-    drawn: set[float] = set()  # sums over the initial weights
     make = builder_of(optimizer)
     devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.filterwarnings("ignore", WIDER)  # sizes below base are also valid
         warnings.filterwarnings("ignore", NO_GRADIENT)  # MuSOAP would warn for each model; we warn once at the end
         for size in sizes:
+            drawn: set[float] = set()  # sums over the initial weights of each seed
             for seed in seeds:
                 torch.manual_seed(seed)
                 model = build(size)
@@ -344,14 +344,14 @@ def coord_check(
                 found, without_gradient = _measure(model, batches, steps, make(model, lr), loss or _relative_l2)
                 records += [{"size": size, "seed": seed, **record} for record in found]
                 unused |= without_gradient
+            if len(drawn) == 1 < len(seeds):
+                raise MupError(
+                    f"build({size!r}) returns the same weights for every seed, so the check has no confidence interval. Do "
+                    "not call torch.manual_seed in build, because coord_check sets the seed."
+                )
     if not devices:
         # Before the first use of CUDA, its random state is only the seed. Without a GPU, this call has no effect.
         torch.cuda.manual_seed_all(torch.initial_seed())
-    if len(drawn) == len(sizes) < len(sizes) * len(seeds):
-        raise MupError(
-            "build returns the same weights for every seed, so the check has no confidence interval. Do not call "
-            "torch.manual_seed in build, because coord_check sets the seed."
-        )
     warn_of_no_gradient(sorted(unused))
     return CoordCheck(records, size_name)
 

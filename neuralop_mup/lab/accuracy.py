@@ -13,7 +13,7 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.data.problem_data import ProblemData
-from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean_square, ratio
+from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean_square
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet, untouched
 
@@ -223,27 +223,17 @@ def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequenc
     return [f"{i} of trajectory {n}" for n, pairs in zip(numbers, lengths, strict=True) for i in range(1, pairs + 1)]
 
 
-def _unchanged(validation: Validation, pairs: int) -> list[float]:
-    """Return the relative L2 error of each step if the last frame of the first input is the prediction."""
-    history = validation.data.history
-    start, found = validation.states(history - 1), []
-    for number in range(history, history + pairs):
-        truth = validation.states(number)
-        error, size = (field.flatten(1).double().norm(dim=1) for field in (start - truth, truth))
-        found.append(_mean(ratio(error, size)))
-    return found
-
-
 def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
     """Return the table of errors by time step, or an empty list if the samples are not steps of trajectories."""
     validation = Validation(data, which)
     pairs = validation.pairs
     if pairs < 2:
         return []
+    channels, history = validation.states(0).shape[1], validation.data.history
     columns = {
         "from the previous true state": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
         "from the first state": rollout_errors(model, validation, pairs),
-        "predicting the first state": _unchanged(validation, pairs),
+        "predicting the first state": rollout_errors(lambda x: x.split(channels, dim=1)[history - 1], validation, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

@@ -14,7 +14,7 @@ from xarray import Dataset, Variable
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from neuralop_mup.errors import MupError
+from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.data.handles import OPEN, numpy_of, reading
 
 _FEW = 256  # if a step skips fewer values than this, reading all of them is faster
@@ -153,9 +153,9 @@ class Stored(BackendArray):
         try:
             yield
         except Exception as error:  # zip, pickle and HDF5 raise many types of errors for a damaged file
-            reason = f"{type(error).__name__}: {error}"
             raise MupError(
-                f"Cannot read {self.key} from {self.path} ({reason}). The file may be damaged; write or copy it again."
+                f"Cannot read {self.key} from {self.path} ({error_text(error)}). The file may be damaged; write or copy it "
+                "again."
             ) from error
 
     def opened(self) -> Any:
