@@ -16,7 +16,7 @@ from neuralop.training.training_state import save_training_state
 import neuralop_mup as nm
 from support.cases import BY_NAME
 from support.comparing import assert_same, rates
-from support.errors import refused
+from support.errors import refused, warned
 from support.models import KERNEL, parametrized
 
 CASE, ONE = BY_NAME["2d"], BY_NAME["1d"]
@@ -224,7 +224,7 @@ def test_a_checkpoint_without_a_plan(tmp_path):
 def test_weights_in_a_plain_dict_trigger_one_warning(copied):
     """A plain dict has no plan, with neuralop's own entry or without."""
     state, model = copied(CASE.build(seed=1).state_dict()), parametrized(CASE)
-    with pytest.warns(UserWarning, match="init=False") as caught:
+    with warned("init=False") as caught:
         model.load_state_dict(state)
         model.load_state_dict(state)
     assert len(caught) == 1

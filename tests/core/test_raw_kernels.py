@@ -10,7 +10,7 @@ from torch import nn
 import neuralop_mup as nm
 from neuralop_mup.core.describe_model import describe_model
 from neuralop_mup.core.raw_kernels import recognise
-from support.errors import refused
+from support.errors import refused, warned
 from support.raw_models import (
     Autoregressive,
     Exchanged,
@@ -66,7 +66,7 @@ def test_kernels_of_published_code(layer, names, axes):
 
 
 def test_one_warning_and_a_note_in_the_plan():
-    with pytest.warns(UserWarning, match="'weights1', 'weights2' of RawConv2d") as caught:
+    with warned("'weights1', 'weights2' of RawConv2d") as caught:
         model = nm.parametrize(Autoregressive(1))
     assert len(caught) == 1 and caught[0].filename == __file__
     assert "nm.register_layer(RawConv2d, dict.fromkeys(('weights1', 'weights2'), nm.Param('spectral'" in str(

@@ -13,7 +13,7 @@ from torch import nn
 import neuralop_mup as nm
 from neuralop_mup.core import make_plan
 from neuralop_mup.optim.musoap.depth import estimate_depth
-from support.errors import refused
+from support.errors import refused, warned
 
 
 class Around(nn.Module):
@@ -48,7 +48,7 @@ def _raw(*shape, **kwargs):
 
 
 def test_layers_as_wide_as_an_inner_model():
-    with pytest.warns(UserWarning, match="'encode.weight' of Around.*'fno'") as caught:
+    with warned("'encode.weight' of Around.*'fno'") as caught:
         plan = nm.summary(nm.parametrize(Around(64)))
     assert caught[0].filename == __file__ and plan["mix.weight"].lr_mult == 1
     # 64 = 4 · 16, so hidden layers get 1/4. The FNO's first layer also reads a coordinate: 17 / 65.
@@ -94,7 +94,7 @@ def test_modes_in_one_argument_for_each_axis():
     ids=["readout", "factor", "last", "a layer that makes matrices", "a sum of products"],
 )  # fmt: skip
 def test_layers_that_may_be_summed_over(extra, match):
-    with pytest.warns(UserWarning, match=match) as caught:
+    with warned(match) as caught:
         plan = nm.summary(nm.parametrize(Net(64, extra)))
     assert caught[0].filename == __file__
     assert "raw" not in plan or plan["raw"].lr_mult == 1

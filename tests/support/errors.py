@@ -1,6 +1,7 @@
-"""Errors that users see."""
+"""Errors and warnings that users see."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -20,3 +21,17 @@ def refused(names: str) -> Iterator[pytest.ExceptionInfo]:
     missing = [name for name in names.split() if name not in message.replace(" ", "")]
     assert not missing, f"{missing} missing in: {message}"
     assert "\n" not in message
+
+
+def of_category(caught: Iterable[warnings.WarningMessage], category: type[Warning] = UserWarning) -> list:
+    """Select warnings, because Python also warns of files and sockets when it collects objects of earlier tests."""
+    return [warning for warning in caught if issubclass(warning.category, category)]
+
+
+@contextmanager
+def warned(match: str, category: type[Warning] = UserWarning) -> Iterator[list[warnings.WarningMessage]]:
+    """Expect a warning and list the warnings of its category."""
+    found: list[warnings.WarningMessage] = []
+    with pytest.warns(category, match=match) as caught:
+        yield found
+        found += of_category(caught, category)

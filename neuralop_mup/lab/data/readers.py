@@ -102,7 +102,11 @@ class _Unpacked(dict):
 @functools.lru_cache(maxsize=1024)
 def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
     """Unpack an array once into a temporary file, which is removed together with the result."""
-    with zipfile.ZipFile(path).open(f"{key}.npy") as member, tempfile.NamedTemporaryFile(delete=False) as whole:
+    with (
+        zipfile.ZipFile(path) as archive,
+        archive.open(f"{key}.npy") as member,
+        tempfile.NamedTemporaryFile(delete=False) as whole,
+    ):
         shape, in_columns, dtype = _header(Path(path), key, member)
         shutil.copyfileobj(member, whole)
     found = Flat(whole.name, 0, shape[:: -1 if in_columns else 1], dtype)

@@ -12,7 +12,7 @@ from neuralop_mup.lab.data.given import as_source
 from neuralop_mup.lab.data.readers import read_file
 from neuralop_mup.lab.data.roles import labels_of
 from neuralop_mup.lab.data.windows import RowReader
-from support.errors import refused
+from support.errors import refused, warned
 from support.files import array, write, write_hdf5
 
 X = np.arange(8) / 8
@@ -183,7 +183,7 @@ def waves(n_points):
 def test_a_repeated_end_point_causes_one_warning():
     read = {"dims": "sample time x", "time_step": 1}
     write("a.npz", u=waves(33))
-    with pytest.warns(UserWarning, match="a.npz.*both ends of x.*'crop'") as found:
+    with warned("a.npz.*both ends of x.*'crop'") as found:
         OwnData(files="a.npz", **read).load()
     assert len(found) == 1
     with warnings.catch_warnings():
@@ -196,7 +196,7 @@ def test_a_repeated_end_point_causes_one_warning():
 def test_a_latitude_causes_one_warning():
     data = xarray.Dataset({"u": (("time", "lat", "lon"), array(40, 8, 16))}, {"lat": np.linspace(-70, 70, 8)})
     data.to_netcdf("a.nc", engine="h5netcdf")
-    with pytest.warns(UserWarning, match="a.nc.*latitude") as found:
+    with warned("a.nc.*latitude") as found:
         own = OwnData(files="a.nc", y="u", time_step=1)
         own.load()
     assert len(found) == 1

@@ -13,7 +13,7 @@ from neuralop_mup.lab.data import OwnData
 from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import relative_l2
-from support.errors import refused
+from support.errors import refused, warned
 from support.files import array, write
 
 LAND = np.zeros((8, 10), bool)
@@ -36,7 +36,7 @@ def test_without_an_option_the_message_says_what_to_do(sea):
 def test_a_number_that_stands_for_missing_values_gives_a_warning(fill):
     """It was learned like other values, and it dominates relative errors."""
     file = write("sea.npz", u=np.where(LAND, fill, array(20, 6, 8, 10)).astype("f4"))
-    with pytest.warns(UserWarning, match="missing values") as caught:
+    with warned("missing values") as caught:
         OwnData(files=file, **READ).load()
     assert f"== {fill:g}, np.nan" in str(caught[0].message) and "{'nan': 'mask'}" in str(caught[0].message)
 
