@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments import paper, pino
+from experiments import architectures, paper, pino
 from experiments.ablations import (
     BASES,
     CHOICES,
@@ -73,6 +73,10 @@ EXPERIMENTS: dict[str, Any] = {
         "untuned MuSOAP beside tuned Adam on scenarios of APEBench, all with its squared error",
         OWN_LOSS,
         selection={"part": "selection"},
+    ),
+    "apebench-sgno": architectures.Architectures(
+        "FNO and SGNO, each with Adam at 0.001 and with untuned MuSOAP, on APEBench",
+        *(architectures.configs(), architectures.VARIANTS, (0, 1, 2)),
     ),
     "transfer": Transfer(
         "transfer of the best learning rate over width, modes, depth, samples, grid points and batch size",
