@@ -138,7 +138,7 @@ class _Stage:
     """Return the next batches of a loader, which restarts at its end. Incomplete batches are skipped."""
 
     def __init__(self, loader: Any, batches: int) -> None:
-        self.dataset, self.generator, self.batch_size = loader.dataset, loader.generator, loader.sampler.batch_size
+        self.dataset, self.generator, self.batch_size = loader.dataset, loader.generator, loader.batch_size
         self._batches, self._all_batches = batches, self._endless(loader)
 
     def __len__(self) -> int:

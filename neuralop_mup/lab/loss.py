@@ -9,6 +9,7 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop.losses import H1Loss, LpLoss
 
 from neuralop_mup.errors import MupError
+from neuralop_mup.lab.data.batches import known_part
 from neuralop_mup.lab.data.problem_data import ProblemData
 
 Term = Callable[..., torch.Tensor]
@@ -25,7 +26,7 @@ def relative(loss: Any, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> 
     relative to zero would outweigh all other channels.
     """
     y = y if y.is_floating_point() or y.is_complex() else y.to(y_pred.dtype)
-    y_pred, y = _masked(y_pred, batch), _masked(y, batch)
+    y_pred, y = known_part(y_pred, batch), known_part(y, batch)
     most = y.abs().amax((0, *range(-loss.d, 0)), keepdim=True)
     unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent)  # this is 1 where a channel is zero
     one = (most == 0).to(y.dtype)
@@ -43,23 +44,18 @@ def floored_l2(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Ten
     Here, n is the number of known values, which equals the mean of ‖y‖² for normalized fields. For samples of average size,
     the result equals the relative error. For samples that nearly vanish, it is at most √2 ‖y_pred − y‖ / √n.
     """
-    size = (_norm(_masked(y, batch)) ** 2 + _count(y, batch)) / 2
-    return (_norm(_masked(y_pred - y, batch)) / size.sqrt()).sum()
+    size = (_norm(known_part(y, batch)) ** 2 + _count(y, batch)) / 2
+    return (_norm(known_part(y_pred - y, batch)) / size.sqrt()).sum()
 
 
 def mean_squared(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
     """Return the mean squared error of each sample, summed over the batch."""
-    return (_norm(_masked(y_pred - y, batch)) ** 2 / _count(y, batch)).sum()
+    return (_norm(known_part(y_pred - y, batch)) ** 2 / _count(y, batch)).sum()
 
 
 def _norm(fields: torch.Tensor) -> torch.Tensor:
     """Return the L2 norm of each sample."""
     return fields.flatten(1).norm(dim=1)
-
-
-def _masked(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
-    """Return the fields with zeros where the batch's mask is 0, that is, where values are unknown."""
-    return fields * batch["mask"] if "mask" in batch else fields
 
 
 def _count(y: torch.Tensor, batch: Mapping[str, Any]) -> Any:
@@ -165,10 +161,10 @@ def errors_of(loss: Any, losses: Losses, n_dim: int) -> dict[str, Term]:
 
 def _relative_where_nonzero(n_dim: int, y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
     """Return the relative L2 error, where channels that are zero everywhere in a sample contribute nothing."""
-    zero = ~_masked(y, batch).flatten(2).any(2)
+    zero = ~known_part(y, batch).flatten(2).any(2)
     return relative_l2(n_dim)(torch.where(zero.view(*zero.shape, *[1] * n_dim), 0, y_pred), y, **batch)
 
 
 def _nonzero(y_pred: torch.Tensor, y: torch.Tensor, **batch: Any) -> torch.Tensor:
     """Return the number of samples in a batch that are not zero everywhere."""
-    return _masked(y, batch).flatten(1).any(1).float().sum()
+    return known_part(y, batch).flatten(1).any(1).float().sum()

@@ -61,6 +61,8 @@ class PairBatches(Dataset):
     def __getitem__(self, index: Sequence[int]) -> dict[str, torch.Tensor]:
         return batch_of(self.x, self.y, self.numbers[list(index)].tolist(), self.steps)
 
+    __getitems__ = __getitem__  # lets torch fetch a whole batch at once instead of sample by sample
+
 
 class BlockLoader:
     """Load batches of pairs from files. Each epoch uses every pair once, in approximately the order of the files.
@@ -128,13 +130,18 @@ class MappedLoader:
 
     def __init__(self, loader: Iterable, function: Callable[[Any], Mapping[str, Any]]) -> None:
         self.loader, self.function = loader, function
-        self.batch_size, self.generator = getattr(loader, "batch_size", 1), getattr(loader, "generator", None)
+        self.generator = getattr(loader, "generator", None)
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         return map(self.function, self.loader)
+
+
+def known_part(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
+    """Return the fields with zeros where the batch's mask is 0, that is, where values are unknown."""
+    return fields * batch["mask"] if "mask" in batch else fields
 
 
 def masked(batch: Mapping[str, torch.Tensor], fill: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:

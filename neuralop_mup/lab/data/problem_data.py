@@ -1,18 +1,19 @@
 """Data in the form used for training: pairs of fields by split, with their checks, normalization and fingerprint."""
 
 import copy
-import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from itertools import combinations
 from typing import Any
 
 import torch
 from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.batches import (
@@ -23,6 +24,7 @@ from neuralop_mup.lab.data.batches import (
     PairBatches,
     batch_of,
     chunks_of,
+    known_part,
     masked,
     spread,
 )
@@ -66,10 +68,8 @@ class Splits:
         """
         seen = {}
         for name, batches in self._epochs():
-            try:
+            with closing(batches):  # closing the epoch of a loader restores torch's random state
                 seen[name] = _check(name, batches, relative)
-            finally:  # closing the epoch of a loader restores torch's random state
-                getattr(batches, "close", lambda: None)()
         _warn_of_shared(seen)
 
     def check_unchanged(self) -> None:
@@ -141,13 +141,12 @@ class ProblemData(Splits):
     readings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, pair in self._pairs().items():
-            for letter, values in zip("xy", pair, strict=True):
-                check_tensor(f"{letter} of {name}", values)
-            (x, y), train = pair, self.train
+        for name, (x, y) in self._pairs().items():
+            check_tensor(f"x of {name}", x)
+            check_tensor(f"y of {name}", y)
             if len(x) != len(y):
                 raise MupError(f"x and y of {name} have {len(x)} and {len(y)} samples. They must have the same number.")
-            channels, of_train = ([values.shape[1] for values in own] for own in (pair, train))
+            channels, of_train = ([values.shape[1] for values in pair] for pair in ((x, y), self.train))
             if channels != of_train:
                 raise MupError(
                     f"x and y of {name} have {channels[0]} and {channels[1]} channels, but those of train have "
@@ -183,14 +182,10 @@ class ProblemData(Splits):
             pairs = PairBatches(x, y, self.rollout if is_train else 1, self.trajectories(name))
             drawn = order if is_train else None
             if hasattr(x, "pairs"):
-                made[name] = BlockLoader(pairs, int(batch_size), drawn)
-                continue
-            samples = SequentialSampler(pairs) if drawn is None else RandomSampler(pairs, generator=drawn)
-            # A whole batch is fetched with one indexing operation, whereas torch's default would collate sample by sample.
-            batches = BatchSampler(samples, int(batch_size), drop_last=False)
-            made[name] = DataLoader(pairs, batch_size=None, sampler=batches, generator=drawn)
-        if self.masked:
-            made = {name: MappedLoader(loader, self._finished) for name, loader in made.items()}
+                loader = BlockLoader(pairs, int(batch_size), drawn)
+            else:
+                loader = DataLoader(pairs, int(batch_size), shuffle=is_train, generator=drawn, collate_fn=dict)
+            made[name] = MappedLoader(loader, self._finished) if self.masked else loader
         return made.pop("train"), made
 
     @cached_property
@@ -296,14 +291,15 @@ class ProblemData(Splits):
 
     def fingerprint_content(self) -> dict[str, Any]:
         """Return the content of every split, the sizes of blocks, and the steps of a rollout."""
-        # The last entry belonged to an option that no longer exists. Without it, finished runs could not be found again.
-        more: dict[str, Any] = {"rollout": (self.rollout, self.history, False)} if self.rollout > 1 else {}
-        if hasattr(self.train[0], "pairs"):
-            more["blocks"] = (BLOCK, WINDOW)
-        uneven = {split: each for split, each in self.lengths.items() if isinstance(each, Sequence)}
-        more |= {"lengths": uneven} if uneven else {}
-        more |= {"masked": True} if self.masked else {}
-        return {**super().fingerprint_content(), "trajectory": self.trajectory, **more}
+        # False belonged to an option that no longer exists. Without it, finished runs could not be found again.
+        more = {
+            "rollout": self.rollout > 1 and (self.rollout, self.history, False),
+            "blocks": hasattr(self.train[0], "pairs") and (BLOCK, WINDOW),
+            "lengths": {split: each for split, each in self.lengths.items() if isinstance(each, Sequence)},
+            "masked": self.masked,
+        }
+        used = {name: value for name, value in more.items() if value}
+        return {**super().fingerprint_content(), "trajectory": self.trajectory, **used}
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         for name, (x, y) in self._pairs().items():
@@ -333,8 +329,6 @@ def check_single(name: str, values: torch.Tensor) -> None:
     Also raise MupError if values are so large or small that squared errors exceed the range of single precision. Warn if
     they contain a number that usually stands for missing values.
     """
-    if not values.is_floating_point():
-        return
     for fill in _FILLS:
         if (count := int((values == torch.tensor(fill, dtype=values.dtype)).sum())) > 1:
             warnings.warn(
@@ -372,16 +366,15 @@ def _check(split: str, batches: Iterable[Mapping[str, Any]], relative: bool) -> 
 
     Only fields are checked, not graphs or point clouds.
     """
-    first, seen, zeros = 0, [], []
+    seen, zeros = [], []
     for batch in batches:
         if not all(torch.is_tensor(batch[letter]) and batch[letter].ndim > 2 for letter in "xy"):
             break
-        numbers = range(first, first := first + len(batch["y"]))
         for letter in "xy":
-            check_finite(f"{letter} of {split}", batch[letter], numbers)
-        known = batch["y"] * batch["mask"] if "mask" in batch else batch["y"]
-        zeros.append(~known.flatten(2).any(2))
-        seen += _digests(batch["x"], batch["y"])
+            check_finite(f"{letter} of {split}", batch[letter], range(len(seen), len(seen) + len(batch[letter])))
+        zeros.append(~known_part(batch["y"], batch).flatten(2).any(2))
+        pair = (batch[letter].contiguous().numpy(force=True) for letter in "xy")
+        seen += [blake2b(x.tobytes() + y.tobytes(), digest_size=16).digest() for x, y in zip(*pair, strict=True)]
     if relative and zeros:
         _check_nonzero(split, torch.cat(zeros))
     return seen
@@ -400,12 +393,6 @@ def _check_nonzero(split: str, zero: torch.Tensor) -> None:
             f"y is zero everywhere in {channel}sample {sample} of {split}, so its relative error is undefined. Remove such "
             'samples or use loss="floored-l2".'
         )
-
-
-def _digests(*fields: torch.Tensor) -> Iterator[bytes]:
-    """Yield a hash of each sample."""
-    for sample in zip(*(part.contiguous().numpy(force=True) for part in fields), strict=True):
-        yield hashlib.blake2b(b"".join(own.tobytes() for own in sample), digest_size=16).digest()
 
 
 def _warn_of_shared(seen: Mapping[str, Sequence[bytes]]) -> None:
