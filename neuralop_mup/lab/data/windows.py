@@ -88,9 +88,7 @@ class RowReader:
         """Fill a block of shape ``(samples, times, channels, *grid)`` from all fields, repeated along absent axes."""
         ends = [0, *accumulate(self.counts)]
         for variable, start, stop in zip(self.fields.values(), ends, ends[1:], strict=False):
-            part = variable.isel(at, missing_dims="ignore")
-            channels = [dim for dim in part.dims if is_channel(dim)]
-            part = part.transpose(*(dim for dim in (SAMPLE, TIME, *channels, *self.spaces) if dim in part.dims))
+            part = variable.isel(at, missing_dims="ignore").transpose(SAMPLE, TIME, ..., *self.spaces, missing_dims="ignore")
             lead, grid = ([part.sizes.get(dim, 1) for dim in dims] for dims in ((SAMPLE, TIME), self.spaces))
             block[:, :, start:stop] = part.values.reshape(*lead, -1, *grid)
 
@@ -150,15 +148,13 @@ class WindowReader:
     ) -> None:
         self.order, self.history, self.check_unchanged, self.masked = samples, history, check_unchanged, masked
         self.readers = {role: [RowReader(data, role) for data in parts] for role in _ROLES}
-        times = np.array([reader.n_times for reader in self.readers["output"]])
-        counts = np.array([data.sizes.get(SAMPLE, 1) for data in parts])
-        ends = np.cumsum(counts)
-        owner = np.searchsorted(ends, samples, "right")  # index of the part that contains each sample
-        self.offsets = np.cumsum([0, *(counts * times)])  # index of the first row of each part
-        first = self.offsets[owner] + (samples - (ends - counts)[owner]) * times[owner]
-        self.lengths = times[owner] - history
-        places = np.arange(self.lengths.sum()) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        self.starts = np.repeat(first, self.lengths) + places  # row of the first frame of each pair
+        times = [np.full(len(reader.samples), reader.n_times) for reader in self.readers["output"]]
+        self.offsets = np.cumsum([0, *map(np.sum, times)])  # index of the first row of each part
+        times = np.concatenate(times)
+        self.lengths = times[samples] - history
+        # The first row of each sample, minus the number of pairs before it: adding the number of a pair gives its first row.
+        shifts = (np.cumsum(times) - times)[samples] - (np.cumsum(self.lengths) - self.lengths)
+        self.starts = np.repeat(shifts, self.lengths) + np.arange(self.lengths.sum())
         beside, own = (self.readers[role][0] for role in _ROLES)
         self.chunk = math.prod(own.chunk)
         channels = (beside.shape[0] + history * own.shape[0], own.shape[0])
@@ -200,11 +196,9 @@ class WindowReader:
                 if start < stop:
                     here, out = rows[start:stop] - offset, rooms[role][start:stop]
                     reader.read(here, out)
-                    names = " and ".join(reader.fields)
                     if not self.masked:
-                        check_finite(
-                            f"{names} in {reader.file}", torch.from_numpy(out), reader.samples[here // reader.n_times]
-                        )
+                        names = f"{' and '.join(reader.fields)} in {reader.file}"
+                        check_finite(names, torch.from_numpy(out), reader.samples[here // reader.n_times])
         return torch.from_numpy(rooms[role]), torch.from_numpy(places.reshape(wanted.shape))
 
     def whole(self) -> tuple[torch.Tensor, ...]:
@@ -219,10 +213,8 @@ class WindowReader:
 
 def _copy(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], some: torch.Tensor) -> torch.Tensor:
     """Return the frames of some pairs, joined as channels."""
-    found = []
-    for frames, places in parts:
-        own = frames.index_select(0, places[some].flatten())
-        found.append(own.reshape(len(some), -1, *frames.shape[2:]))
+    found = [frames.index_select(0, places[some].flatten()) for frames, places in parts]
+    found = [own.reshape(len(some), -1, *own.shape[2:]) for own in found]
     return torch.cat(found, dim=1) if len(found) > 1 else found[0]
 
 
