@@ -149,10 +149,8 @@ def _ended(value: Any) -> dict[str, Any]:
         loss = float(metrics["loss"])
     except (KeyError, TypeError, ValueError):
         raise TypeError(f"train returned {value!r}, but it must return a number or a dict with a 'loss'.") from None
-    outcome = {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics)}
-    if math.isfinite(loss):
-        return {**outcome, "outcome": COMPLETE, "error": None, "loss": loss}
-    return {**outcome, "outcome": DIVERGED}
+    ended = {"outcome": COMPLETE, "error": None, "loss": loss} if math.isfinite(loss) else {"outcome": DIVERGED}
+    return {**failed(f"the loss is {loss}", again=False), "metrics": plain(metrics), **ended}
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
@@ -161,9 +159,9 @@ def _raised(error: BaseException) -> dict[str, Any]:
     refused = isinstance(error, MupError) and not around
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__
-    outcome = failed(said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": "), again=around)
-    trace = traceback.format_exception(error) if kind == FAILED else []
-    return {**outcome, "outcome": kind, "traceback": "".join(trace) or None}
+    text = said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": ")
+    trace = "".join(traceback.format_exception(error)) if kind == FAILED else None
+    return {**failed(text, again=around), "outcome": kind, "traceback": trace}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -216,8 +214,6 @@ def score(records: Collection[Mapping[str, Any]], seeds: int) -> float:
 
 def lowest(points: Iterable[tuple[Any, Collection[Mapping[str, Any]]]], seeds: int) -> tuple[Any, float]:
     """Return the point with the lowest score and this score, or (None, inf) if no point completed for every seed."""
-    best, loss = None, math.inf
-    for point, records in points:
-        if (own := score(records, seeds)) < loss:
-            best, loss = point, own
-    return best, loss
+    scored = [(point, score(records, seeds)) for point, records in points]
+    best, loss = min(scored, key=lambda own: own[1], default=(None, math.inf))
+    return (best if loss < math.inf else None), loss

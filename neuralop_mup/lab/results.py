@@ -1,6 +1,7 @@
 """What follows from the records of a study: the best points, curves and the summary."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,21 +99,21 @@ class Results:
         >>> len(results.cell("proxy", "standard")), len(results.cell("target", "standard"))
         (6, 2)
         """
-        return [record for group in self._points(size, rule).values() for record in group]
+        return [record for _, group in self._points(size, rule) for record in group]
 
     @cached_property
-    def _grouped(self) -> dict[tuple[str | None, str | None], dict[str, list[Record]]]:
-        """Map each size and rule to its points, and each point to its records, in record order."""
-        groups: dict[tuple[str | None, str | None], dict[str, list[Record]]] = {}
+    def _grouped(self) -> dict[tuple[Any, ...], list[Record]]:
+        """Map the size, the rule and the key of each point to its records, in record order."""
+        groups = defaultdict(list)
         for record in self.records:
-            points = groups.setdefault((record["size"], record["rule"]), {})
-            points.setdefault(params_key(record["params"]), []).append(record)
+            groups[record["size"], record["rule"], params_key(record["params"])].append(record)
         return groups
 
-    def _points(self, size: str | None, rule: str | None) -> dict[str, list[Record]]:
+    def _points(self, size: str | None, rule: str | None) -> list[tuple[dict[str, Any], list[Record]]]:
+        """Return the hyperparameters and the records of each point. All rules share the runs of the base."""
         study = self.study
-        rule = study.rules[0] if size == study.base != study.target else rule  # all rules share the runs of the base
-        return self._grouped.get((size, rule), {})
+        rule = study.rules[0] if size == study.base != study.target else rule
+        return [(group[0]["params"], group) for key, group in self._grouped.items() if key[:2] == (size, rule)]
 
     def carried(self, size: str | None, rule: str | None) -> list[Record]:
         """Return the records of a size with the transferred hyperparameters or, for the base, those of its best point.
@@ -133,18 +134,17 @@ class Results:
         [{'lr': 0.5}, {'lr': 0.5}]
         """
         params = self._best(rule)[0] if size == self.study.base else self._centres.get(rule)
-        return self._points(size, rule).get(params_key(params), []) if params else []
+        key = params and params_key(params)
+        return next((group for own, group in self._points(size, rule) if params_key(own) == key), [])
 
     @cached_property
     def _centres(self) -> dict[str | None, dict[str, Any] | None]:
         """Map each rule to the hyperparameters that are transferred from the base."""
-        groups = {rule: self._points(self.study.base, rule).values() for rule in self.study.rules}
-        return {rule: self.study.best_params([(group[0]["params"], group) for group in own]) for rule, own in groups.items()}
+        return {rule: self.study.best_params(self._points(self.study.base, rule)) for rule in self.study.rules}
 
     def _best(self, rule: str | None) -> tuple[dict[str, Any] | None, float]:
         """Return the best point of the base and its mean loss, or (None, inf) if no point completed for every seed."""
-        groups = self._points(self.study.base, rule).values()
-        return lowest([(group[0]["params"], group) for group in groups], len(self.study.seeds))
+        return lowest(self._points(self.study.base, rule), len(self.study.seeds))
 
     # Numbers
 
@@ -204,8 +204,8 @@ class Results:
         [({'lr': 0.5}, 1.05), ({'lr': 0.25}, 1.1125), ({'lr': 1.0}, 1.3)]
         """
         size, rule = (self.study.base if size is None else size), (self.study.rules[0] if rule is None else rule)
-        groups = sorted(self._points(size, rule).values(), key=lambda group: score(group, len(self.study.seeds)))
-        return [{"params": group[0]["params"], **_measured(group), "seconds": seconds(group)} for group in groups]
+        points = sorted(self._points(size, rule), key=lambda point: score(point[1], len(self.study.seeds)))
+        return [{"params": params, **_measured(group), "seconds": seconds(group)} for params, group in points]
 
     def curve(self, name: str = "lr", rule: str | None = None) -> dict[Any, list[float | None]]:
         """Return the losses of the base for each value of a hyperparameter, with all others at their best values.
@@ -234,10 +234,10 @@ class Results:
         if best is None or not isinstance(grid, (list, tuple)) or not all(map(is_number, grid)):
             return {}
         losses = {}
-        for group in self._points(self.study.base, rule).values():
-            if {**group[0]["params"], name: best[name]} == best:
+        for params, group in self._points(self.study.base, rule):
+            if {**params, name: best[name]} == best:
                 of_seed = {r["seed"]: r["loss"] for r in group}
-                losses[group[0]["params"][name]] = [of_seed.get(seed) for seed in self.study.seeds]
+                losses[params[name]] = [of_seed.get(seed) for seed in self.study.seeds]
         return losses
 
     def summary(self) -> list[dict[str, Any]]:
