@@ -1,5 +1,6 @@
 """The errors of a trained model on held-out data: tables, a figure of samples, and a comparison with trivial predictions."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +18,6 @@ from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_l
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet, untouched
 
-Batch = Mapping[str, torch.Tensor]
 #: Maps each prediction method to its metrics, and each metric to the errors of all samples.
 Errors = dict[str, dict[str, torch.Tensor]]
 
@@ -74,17 +74,16 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     Accuracy
         Empty if the predictions do not have the same shape as the targets.
     """
-    loaders = data.loaders(AT_ONCE, 0)[1]
+    train, loaders = data.loaders(AT_ONCE, 0)
     which = "test" if "test" in loaders else "val"
-    ways = {MODEL: lambda batch: model(**batch), **_baselines(data, which)}
+    ways = {MODEL: model, **_baselines(data, which, train)}
     found = _measured(ways, loaders[which])
-    errors = found[MODEL]["l2"].numpy() if found else np.empty(0)
-    defined = np.flatnonzero(~np.isnan(errors))
-    if not len(defined):
+    errors = found[MODEL]["l2"].tolist() if found else []
+    order = sorted((i for i, error in enumerate(errors) if not math.isnan(error)), key=lambda i: -errors[i])
+    if not order:
         return Accuracy()
     by_channel, findings = _by_channel(found)
     names = _names(data, which, split.get(which, ()), len(errors))
-    order = defined[np.argsort(-errors[defined], kind="stable")]
     wanted = {i: f"sample {names[i]}\nerror {errors[i]:.3g}" for i in (order[len(order) // 2], order[0])}
     fields = enumerate(_fields(model, loaders[which]))
     plots.plot_samples({wanted[i]: sample for i, sample in fields if i in wanted}, figure)
@@ -96,21 +95,22 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
         f"{baselines}.\n\nBy channel:\n\n"
         f"{wording.aligned(by_channel)}"
     )
-    with np.errstate(invalid="ignore"):  # differences of infinite errors
-        quantiles = np.quantile(errors[defined], (0.5, 0.1, 0.9, 1))
-    all_ways = found | _on_training_data(model, data, len(loaders[which])) | _at_half_the_resolution(model, loaders[which])
-    means = [[name, *(_mean(own[name]) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
+    quantiles = found[MODEL]["l2"].nanquantile(torch.tensor([0.5, 0.1, 0.9, 1.0], dtype=torch.float64))
+    with untouched(train):
+        on_training_data = _measured({TRAINING: model}, islice(train, len(loaders[which])))
+    all_ways = found | on_training_data | _at_half_the_resolution(model, loaders[which])
+    means = [[name, *(float(own[name].nanmean()) for own in all_ways.values())] for name in METRICS if name in found[MODEL]]
     tables = {
         "Means over the held-out samples, and over at most as many training samples. The error l2 covers all channels "
         "together; h1, vrmse (The Well) and nrmse (PDEBench) are means over the channels:": [["error", *all_ways], *means],
         "Relative L2 errors of all channels together. By sample:": [
             ["samples", "median", "10 % quantile", "90 % quantile", "largest"],
-            [len(defined), *quantiles],
+            [len(order), *quantiles.tolist()],
         ],
         "Largest errors:": [["sample", "error"], *([names[i], errors[i]] for i in order[:_WORST])],
-        "By time step, averaged over the trajectories:": _by_step(model, data, which, errors),
+        "By time step, averaged over the trajectories:": _by_step(model, Validation(data, which), found[MODEL]["l2"]),
     }
-    zero = len(errors) - len(defined)
+    zero = len(errors) - len(order)
     page = [
         comparison,
         f"{zero} of {len(errors)} samples are zero everywhere, so their relative error is undefined." if zero else "",
@@ -120,21 +120,20 @@ def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], fi
     return Accuracy("\n\n".join(filter(None, page)), comparison, findings)
 
 
-def _baselines(data: Any, which: str) -> dict[str, Callable[[Batch], torch.Tensor]]:
+def _baselines(data: Any, which: str, train: Any) -> dict[str, Callable[..., torch.Tensor]]:
     """Return trivial predictors: a constant per channel and, for trajectories, the last state of the input."""
     if isinstance(data, ProblemData):
         means = data.normalizers[1].mean
     else:
-        loader = data.loaders(AT_ONCE, 0)[0]
-        with untouched(loader):
-            means = torch.cat([in_double(batch["y"]).flatten(2).mean(2) for batch in loader]).mean(0)
-    baselines = {MEAN: lambda batch: means.view(1, -1, *[1] * (batch["y"].ndim - 2)).expand_as(batch["y"])}
+        with untouched(train):
+            means = torch.cat([in_double(batch["y"]).flatten(2).mean(2) for batch in train]).mean(0)
+    baselines = {MEAN: lambda y, **_: means.view(1, -1, *[1] * (y.ndim - 2)).expand_as(y)}
     if isinstance(data, ProblemData) and data.trajectories(which):
-        baselines[PERSISTENCE] = lambda batch: batch["x"].split(batch["y"].shape[1], dim=1)[data.history - 1]
+        baselines[PERSISTENCE] = lambda x, y, **_: x.split(y.shape[1], dim=1)[data.history - 1]
     return baselines
 
 
-def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batch]) -> Errors:
+def _measured(ways: Mapping[str, Callable[..., Any]], batches: Iterable[Mapping[str, torch.Tensor]]) -> Errors:
     """Return all errors of each prediction method, or an empty dict if a prediction does not have the shape of y."""
     found: dict[str, dict[str, list[torch.Tensor]]] = {way: {} for way in ways}
     for batch in batches:
@@ -143,19 +142,12 @@ def _measured(ways: Mapping[str, Callable[[Batch], Any]], batches: Iterable[Batc
         metrics = {name: metric for name, metric in {**METRICS, **_MOMENTS}.items() if not (name == "h1" and no_h1)}
         for way, predict in ways.items():
             with quiet():
-                prediction = predict(batch)
+                prediction = predict(**batch)
             if not is_like(prediction, y):
                 return {}
             for name, metric in metrics.items():
                 found[way].setdefault(name, []).append(by_sample(metric, prediction, batch))
     return {way: {name: torch.cat(parts) for name, parts in own.items()} for way, own in found.items()}
-
-
-def _on_training_data(model: Predictor, data: Any, n_batches: int) -> Errors:
-    """Return the errors on some batches of the training data, or an empty dict for rollouts."""
-    loader = data.loaders(AT_ONCE, 0)[0]
-    with untouched(loader):
-        return _measured({TRAINING: lambda batch: model(**batch)}, islice(loader, n_batches))
 
 
 def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
@@ -169,38 +161,32 @@ def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
     thinned = ({k: v[every_second] if v.shape[2:] == grid else v for k, v in batch.items()} for batch in loader)
     try:
         check_grid(model.model, half)
-        return _measured({HALF: lambda batch: model(**batch)}, thinned)
+        return _measured({HALF: model}, thinned)
     except Exception:  # models may raise any exception on a grid that they do not support
         return {}
 
 
 def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
     """Return the table of errors by channel, and a sentence for each baseline that the model does not outperform."""
-    moments = {way: {name: own[name].mean(0) for name in _MOMENTS} for way, own in found.items()}
-    rmse = {way: own["squared error"].sqrt() for way, own in moments.items()}
-    size = moments[MODEL]["square"].sqrt()
-    std = (moments[MEAN]["squared error"] - moments[MEAN]["bias"].abs().square()).clamp_min(0).sqrt()
-    std = torch.where(std > _ROUNDING * size, std, torch.nan)
+    rmse = {way: own["squared error"].mean(0).sqrt() for way, own in found.items()}
+    size = found[MODEL]["square"].mean(0).sqrt()
+    variance = found[MEAN]["squared error"].mean(0) - found[MEAN]["bias"].mean(0).abs().square()
+    varies = variance.clamp_min(0).sqrt() > _ROUNDING * size
+    std = torch.where(varies, variance, torch.nan).sqrt()
     header = ["channel", *(f"L2, {way}" for way in rmse), *(f"RMSE / std, {way}" for way in rmse), "RMSE"]
     columns = [*(error / size for error in rmse.values()), *(error / std for error in rmse.values()), rmse[MODEL]]
     rows = [[channel, *numbers] for channel, numbers in enumerate(torch.stack(columns, 1).tolist())]
-    findings, varying = [], set((~std.isnan()).nonzero().flatten().tolist())
-    for way in [way for way in rmse if way in _BASELINES]:
-        better = rmse[MODEL] < _NOT_BETTER * rmse[way]
-        poor = [channel for channel in varying if not better[channel] and rmse[way][channel] > 0]
-        if len(poor) == len(varying) > 0:
-            findings.append(
-                f"The model is not better than {_BASELINES[way]}{': nothing was learned' if way == MEAN else ''}."
-            )
+    findings = []
+    for way in list(rmse)[1:]:  # the baselines
+        is_poor = varies & ~(rmse[MODEL] < _NOT_BETTER * rmse[way]) & (rmse[way] > 0)
+        poor = is_poor.nonzero().flatten().tolist()
+        if poor and is_poor.equal(varies):
+            learned = ": nothing was learned" if way == MEAN else ""
+            findings.append(f"The model is not better than {_BASELINES[way]}{learned}.")
         elif poor:
             channels = f"channel{'s' if len(poor) > 1 else ''} {', '.join(map(str, poor))}"
             findings.append(f"In {channels} the model is not better than {_BASELINES[way]}.")
     return [header, *rows], findings
-
-
-def _mean(errors: Any) -> float:
-    """Return the mean of the errors, ignoring undefined (NaN) ones."""
-    return float(torch.as_tensor(errors).nanmean())
 
 
 def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
@@ -223,17 +209,16 @@ def _names(data: Any, which: str, numbers: Sequence[int], count: int) -> Sequenc
     return [f"{i} of trajectory {n}" for n, pairs in zip(numbers, lengths, strict=True) for i in range(1, pairs + 1)]
 
 
-def _by_step(model: Predictor, data: Any, which: str, errors: np.ndarray) -> list[list[Any]]:
+def _by_step(model: Predictor, data: Validation, errors: torch.Tensor) -> list[list[Any]]:
     """Return the table of errors by time step, or an empty list if the samples are not steps of trajectories."""
-    validation = Validation(data, which)
-    pairs = validation.pairs
+    pairs = data.pairs
     if pairs < 2:
         return []
-    channels, history = validation.states(0).shape[1], validation.data.history
+    channels, history = data.states(0).shape[1], data.data.history
     columns = {
-        "from the previous true state": [_mean(errors[validation.numbers(step)]) for step in range(pairs)],
-        "from the first state": rollout_errors(model, validation, pairs),
-        "predicting the first state": rollout_errors(lambda x: x.split(channels, dim=1)[history - 1], validation, pairs),
+        "from the previous true state": [float(errors[data.numbers(step)].nanmean()) for step in range(pairs)],
+        "from the first state": rollout_errors(model, data, pairs),
+        "predicting the first state": rollout_errors(lambda x: x.split(channels, dim=1)[history - 1], data, pairs),
     }
     steps = sorted({round(step) for step in np.linspace(1, pairs, min(pairs, _STEPS))})
     return [["step", *columns], *([step, *(own[step - 1] for own in columns.values())] for step in steps)]

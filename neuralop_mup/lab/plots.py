@@ -136,12 +136,12 @@ def plot_curves(
     whole = [{x: losses[x] for x in values if None not in losses.get(x, [None])} for _, _, losses in curves]
     low = min(min(own) for complete in whole for own in complete.values())
     high = max(fmean(own) for complete in whole for own in complete.values())
-    ceiling = min(high, _CEILING * low) * 1.15 if low > 0 else high + 0.08 * (high - low or 1.0)
     figure, axes = new_figure(7.0, 3.9, layout="constrained")
     if values[0] > 0:
         axes.set_xscale("log", base=2 if name == "lr" else 10)
-    axes.set_yscale("log" if low > 0 else "linear")
-    axes.set_ylim(low / 1.15 if low > 0 else low - 0.08 * (high - low or 1.0), ceiling)
+    if low > 0:
+        axes.set_yscale("log")
+        axes.set_ylim(low / 1.15, min(high, _CEILING * low) * 1.15)
     marks = ["★ lowest mean", "bar: range over seeds"]
     for i, ((label, rule, losses), complete) in enumerate(zip(curves, whole, strict=True)):
         x, (mean, least, most) = list(complete), ([of(own) for own in complete.values()] for of in (fmean, min, max))

@@ -42,8 +42,7 @@ class Predictor(nn.Module):
     @torch.no_grad()
     def forward(self, x: Any, **batch: Any) -> Any:
         """Return the prediction for ``x`` and the other entries of a batch, on the device of ``x``."""
-        given = {"x": x, **batch}
-        there = {name: v.to(self.device) if torch.is_tensor(v) else v for name, v in given.items()}
+        there = {name: v.to(self.device) if torch.is_tensor(v) else v for name, v in {"x": x, **batch}.items()}
         # neuralop's processors require a y, which they only move between devices in eval mode. Passing NaN ensures that a
         # processor that uses y gives a NaN prediction.
         like = {} if "y" in batch or self.processor is None else {"y": torch.full_like(there["x"][:, :1], torch.nan)}
@@ -167,21 +166,20 @@ def score_of(score: Any) -> Score | None:
     """
     if score is None:
         return None
-    if isinstance(score, str):
-        if score in METRICS:
-            return Score(score, partial(mean_error, name=score), score)
-        name, _, steps = score.partition(":")
-        if name != "rollout" or not steps.isdecimal() or int(steps) < 1:
-            raise MupError(
-                f"Unknown score {score!r}. Use one of {', '.join(METRICS)}, or rollout:N for N steps (N ≥ 1), such as "
-                "rollout:50."
-            )
-        name = f"rollout:{int(steps)}"
-        return Score(name, partial(rollout_error, steps=int(steps)), name)
-    if not callable(score):
+    if callable(score):
+        return Score(getattr(score, "__qualname__", type(score).__qualname__), score, score)
+    if not isinstance(score, str):
         raise MupError(f"score={score!r} must be {', '.join(METRICS)}, rollout:50 or a function, {_FORM}.")
-    name = getattr(score, "__qualname__", type(score).__qualname__)
-    return Score(name, score, score)
+    if score in METRICS:
+        return Score(score, partial(mean_error, name=score), score)
+    name, _, steps = score.partition(":")
+    if name != "rollout" or not steps.isdecimal() or int(steps) < 1:
+        raise MupError(
+            f"Unknown score {score!r}. Use one of {', '.join(METRICS)}, or rollout:N for N steps (N ≥ 1), such as "
+            "rollout:50."
+        )
+    name = f"rollout:{int(steps)}"
+    return Score(name, partial(rollout_error, steps=int(steps)), name)
 
 
 def mean_error(model: Predictor, data: Validation, name: str) -> float:
