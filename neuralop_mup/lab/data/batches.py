@@ -1,7 +1,7 @@
 """Batches of pairs of fields, in memory or in files. Pairs in files are read many at a time."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,10 +77,12 @@ class BlockLoader:
     batch_size : int
     generator : torch.Generator, optional
         Source of the random order. If None, the pairs keep the stored order.
+    finish : callable, default dict
+        Function that is applied to each batch.
     """
 
-    def __init__(self, pairs: PairBatches, batch_size: int, generator: torch.Generator | None = None) -> None:
-        self.pairs, self.batch_size, self.generator = pairs, batch_size, generator
+    def __init__(self, pairs: PairBatches, batch_size: int, generator: Any = None, finish: Any = dict) -> None:
+        self.pairs, self.batch_size, self.generator, self.finish = pairs, batch_size, generator, finish
         size = _numbers(pairs.x, pairs.y)
         self.window = max(1, WINDOW // size // batch_size) * batch_size
         self.block = max(1, min(self.window, max(BLOCK // size, 2 * pairs.x.pairs.chunk)))
@@ -103,40 +105,17 @@ class BlockLoader:
         for window in self.order().split(self.window):
             take = self.pairs.x.pairs.hold(self.pairs.numbers[window.numpy()], (0, 1), self.pairs.steps, rooms)
             for places in torch.arange(len(window)).split(self.batch_size):
-                yield _batch(*take(places), self.pairs.steps)
-
-
-def _batch(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, torch.Tensor]:
-    """Return a batch from fields whose ``y`` has all steps as channels. In the batch, the first step comes first."""
-    return {"x": x.float(), "y": y.unflatten(1, (steps, -1)).transpose(0, 1).flatten(0, 1).float()}
+                x, y = take(places)
+                yield self.finish({"x": x.float(), "y": y.float()})
 
 
 def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
     """Return the pairs with these indices. For several steps, the ``y`` of the first step comes first."""
     if hasattr(x, "pairs"):  # for pairs in files, a single read returns both fields
-        return _batch(*x.pairs.read(numbers, (0, 1), steps), steps)
+        x, y = x.pairs.read(numbers, (0, 1), steps)
+        return {"x": x.float(), "y": y.float()}
     ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
     return {"x": x[numbers], "y": y[ahead]}
-
-
-class MappedLoader:
-    """A loader that applies a function to each batch.
-
-    Parameters
-    ----------
-    loader : iterable of batches
-    function : callable
-    """
-
-    def __init__(self, loader: Iterable, function: Callable[[Any], Mapping[str, Any]]) -> None:
-        self.loader, self.function = loader, function
-        self.generator = getattr(loader, "generator", None)
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return map(self.function, self.loader)
 
 
 def known_part(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.batches import SOME, MappedLoader
+from neuralop_mup.lab.data.batches import SOME
 from neuralop_mup.lab.data.problem_data import Splits
 
 
@@ -25,6 +25,19 @@ def _as_dict(batch: Any) -> Mapping[str, Any]:
             "and 'y' or pairs (x, y) of tensors. Convert lists of fields to arrays with np.asarray."
         )
     return batch
+
+
+class _Dicts:
+    """A loader whose batches are dicts."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.generator = loader, getattr(loader, "generator", None)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return map(_as_dict, self.loader)
 
 
 class Loaders(Splits):
@@ -58,7 +71,7 @@ class Loaders(Splits):
             if isinstance(part, Dataset):
                 is_drawn = name == "train" and not isinstance(part, IterableDataset)
                 part = DataLoader(part, int(batch_size), **({"shuffle": True, "generator": order} if is_drawn else {}))
-            made[name] = MappedLoader(part, _as_dict)
+            made[name] = _Dicts(part)
         return made.pop("train"), made
 
     def processor(self) -> Any:

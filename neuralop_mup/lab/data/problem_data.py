@@ -20,7 +20,6 @@ from neuralop_mup.lab.data.batches import (
     BLOCK,
     WINDOW,
     BlockLoader,
-    MappedLoader,
     PairBatches,
     batch_of,
     chunks_of,
@@ -70,7 +69,13 @@ class Splits:
         for name, batches in self._epochs():
             with closing(batches):  # closing the epoch of a loader restores torch's random state
                 seen[name] = _check(name, batches, relative)
-        _warn_of_shared(seen)
+        for one, other in combinations(seen, 2):
+            if n := sum(map({*seen[one]}.__contains__, seen[other])):
+                warnings.warn(
+                    f"{n} of {len(seen[other])} samples of {other} are also in {one}, so the error on {other} says little "
+                    "about new samples. Use different samples in each split.",
+                    stacklevel=3,
+                )
 
     def check_unchanged(self) -> None:
         """Raise MupError if files that are read batch by batch have changed since they were first inspected."""
@@ -182,10 +187,9 @@ class ProblemData(Splits):
             pairs = PairBatches(x, y, self.rollout if is_train else 1, self.trajectories(name))
             drawn = order if is_train else None
             if hasattr(x, "pairs"):
-                loader = BlockLoader(pairs, int(batch_size), drawn)
+                made[name] = BlockLoader(pairs, int(batch_size), drawn, self._finished)
             else:
-                loader = DataLoader(pairs, int(batch_size), shuffle=is_train, generator=drawn, collate_fn=dict)
-            made[name] = MappedLoader(loader, self._finished) if self.masked else loader
+                made[name] = DataLoader(pairs, int(batch_size), is_train, generator=drawn, collate_fn=self._finished)
         return made.pop("train"), made
 
     @cached_property
@@ -393,17 +397,6 @@ def _check_nonzero(split: str, zero: torch.Tensor) -> None:
             f"y is zero everywhere in {channel}sample {sample} of {split}, so its relative error is undefined. Remove such "
             'samples or use loss="floored-l2".'
         )
-
-
-def _warn_of_shared(seen: Mapping[str, Sequence[bytes]]) -> None:
-    """Warn if two splits share samples."""
-    for one, other in combinations(seen, 2):
-        if n := sum(map({*seen[one]}.__contains__, seen[other])):
-            warnings.warn(
-                f"{n} of {len(seen[other])} samples of {other} are also in {one}, so the error on {other} says little "
-                "about new samples. Use different samples in each split.",
-                stacklevel=4,
-            )
 
 
 class ChannelNormalizer(UnitGaussianNormalizer):

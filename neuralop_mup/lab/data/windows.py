@@ -164,7 +164,7 @@ class WindowReader:
         return len(self.starts)
 
     def read(self, index: Sequence[int], which: Sequence[int], steps: int = 1) -> list[torch.Tensor]:
-        """Read inputs (0), outputs (1) or both for some pairs in the file's precision. Further steps become channels."""
+        """Read inputs (0), outputs (1) or both for some pairs in the file's precision. Outputs are ordered by step first."""
         return self.hold(index, which, steps, {})(torch.arange(len(index)))
 
     def hold(
@@ -181,8 +181,16 @@ class WindowReader:
         inputs = [(frames, places[:, : self.history])] if self.history else []
         if 0 in which and self.readers["input"][0].fields:
             inputs.append(self._read("input", rows[:, [max(0, self.history - 1)]], rooms))
-        parts = inputs, [(frames, places[:, -steps:])] if 1 in which else []
-        return lambda some: [_copy(parts[each], some) for each in which]
+
+        def input_of(some: torch.Tensor) -> torch.Tensor:
+            found = [frames.index_select(0, places[some].flatten()) for frames, places in inputs]
+            found = [own.reshape(len(some), -1, *own.shape[2:]) for own in found]
+            return torch.cat(found, dim=1) if len(found) > 1 else found[0]
+
+        def output_of(some: torch.Tensor) -> torch.Tensor:
+            return frames.index_select(0, places[some, -steps:].T.flatten())
+
+        return lambda some: [(input_of, output_of)[each](some) for each in which]
 
     def _read(self, role: str, wanted: np.ndarray, rooms: dict[str, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the distinct frames and the position of each requested row among them."""
@@ -209,13 +217,6 @@ class WindowReader:
                 for whole, part in zip(pair, self.read(numbers, (0, 1)), strict=True):
                     whole[numbers.start : numbers.stop] = part
         return pair
-
-
-def _copy(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], some: torch.Tensor) -> torch.Tensor:
-    """Return the frames of some pairs, joined as channels."""
-    found = [frames.index_select(0, places[some].flatten()) for frames, places in parts]
-    found = [own.reshape(len(some), -1, *own.shape[2:]) for own in found]
-    return torch.cat(found, dim=1) if len(found) > 1 else found[0]
 
 
 class LazyField:
