@@ -229,9 +229,12 @@ def plot_samples(samples: Mapping[str, Sequence[np.ndarray]], path: str | Path) 
         difference = prediction - truth
         both, largest = np.stack([truth, prediction]), np.nanmax(np.abs(difference))  # masked points are NaN
         shared = {"vmin": np.nanmin(both), "vmax": np.nanmax(both)}
-        around_zero = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
-        looks = {"input": (x, {}), "truth": (truth, shared), "prediction": (prediction, shared)}
-        looks["prediction − truth"] = (difference, around_zero)
+        looks = {
+            "input": (x, {}),
+            "truth": (truth, shared),
+            "prediction": (prediction, shared),
+            "prediction − truth": (difference, {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}),
+        }
         for panel, (name, (values, look)) in zip(row, looks.items(), strict=True):
             count = len(fields[0] if name == "input" else fields[1])
             panel.set_title(name if count == 1 else f"{name}, channel {min(channel, count - 1)}", fontsize=SMALL)

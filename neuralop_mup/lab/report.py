@@ -1,5 +1,6 @@
 """The report of a study, computed from its records: findings, table, figure, settings, machines and versions."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def verdict(results: Results) -> list[str]:
     sentences = [_loss_under(results, rule) for rule in compared]
     if "standard" in compared[1:]:
         losses = {rule: [r["loss"] for r in results.carried(study.target, rule) if not r["error"]] for rule in compared}
-        found = difference(losses[rules[0]], losses["standard"])
-        sentences += [f"The loss under {rules[0]}, relative to SP: {found}."] if found else []
+        if found := difference(losses[rules[0]], losses["standard"]):
+            sentences.append(f"The loss under {rules[0]}, relative to SP: {found}.")
     lr = (results.row(rules[0])["transferred"] or {}).get("lr")
     if study.interpolate and lr not in (None, *study.space.get("lr", ())):
         sentences.append(f"The lr {wording.number(lr)} is the minimum of a parabola through the losses on the grid.")
@@ -55,8 +56,7 @@ def verdict(results: Results) -> list[str]:
                 f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} value of the grid, so the "
                 f"optimum may lie outside it. Extend the grid {'downwards' if edge == 'lowest' else 'upwards'}."
             )
-    failed = len([r for r in results.records if r["error"]])
-    if failed:
+    if failed := len([r for r in results.records if r["error"]]):
         runs = wording.counted(len(results.records), "run")
         sentences.append(f"{failed} of {runs} did not complete. A configuration with such a run is not selected.")
     if len(study.seeds) == 1:
@@ -110,32 +110,29 @@ def aligned_table(results: Results) -> str:
     """
     study, rows, (name, key) = results.study, [], _error(results)
     name = name if key == "test_score" else "loss"
+    metrics = {metric for record in results.records for metric in record["metrics"]}
+    terms = sorted(metric for metric in metrics if re.fullmatch("test_.+_loss", metric))  # such as test_equation_loss
     for row in results.summary():
-        if row["size"] == study.base and row["rule"] != study.rules[0]:
+        size, rule, is_base = row["size"], row["rule"], row["size"] == study.base
+        if is_base and rule != study.rules[0]:
             continue  # the base is the same under all rules
-        is_base, records = row["size"] == study.base, results.carried(row["size"], row["rule"])
-        values = row["best"] if is_base else row["transferred"]
+        records, values = results.carried(size, rule), row["best"] if is_base else row["transferred"]
+        failed = len([r for r in results.cell(size, rule) if r["error"]])
         cells = {
-            "size": row["size"] or "–",
-            "rule": "–" if is_base else wording.rule_name(row["rule"]),
+            "size": size or "–",
+            "rule": "–" if is_base else wording.rule_name(rule),
             "values": f"{wording.params(values)}{' (edge)' if row['at_edge'] else ''}" if values else "–",
             name: wording.loss_of_row(row),
             f"test {name}": wording.number(mean_metric(records, key)),
             "validation loss": wording.number(mean_metric(records, "validation_error")),  # if selected by a score
             "test loss": wording.number(row["transferred_test"]),
+            **{f"test {term[5:-5]}": wording.number(mean_metric(records, term)) for term in terms},
+            "failed": str(failed or "–"),
+            "seconds": f"{row['seconds']:.1f}",
         }
-        for term in _other_losses(results.records):
-            cells[f"test {term}"] = wording.number(mean_metric(records, f"test_{term}_loss"))
-        failed = len([r for r in results.cell(row["size"], row["rule"]) if r["error"]])
-        rows.append({**cells, "failed": str(failed or "–"), "seconds": f"{row['seconds']:.1f}"})
+        rows.append(cells)
     kept = [name for name in rows[0] if any(row[name] != "–" for row in rows)]
     return wording.aligned([kept, *([row[name] for name in kept] for row in rows)])
-
-
-def _other_losses(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of losses other than "data", such as ``["equation"]`` for physics-informed training."""
-    keys = {key for record in records for key in record["metrics"]}
-    return sorted(key[5:-5] for key in keys if key.startswith("test_") and key.endswith("_loss") and key != "test_loss")
 
 
 def _error(results: Results) -> tuple[str, str]:

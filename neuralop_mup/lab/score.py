@@ -84,8 +84,7 @@ class Validation:
         y, history = getattr(self.data, self.split)[1], self.data.history
         if number >= history:
             return y[self.numbers(number - history)]
-        channels = y.shape[1]
-        return self.inputs(0)[:, number * channels : (number + 1) * channels]
+        return self.inputs(0).split(y.shape[1], dim=1)[number]
 
     def inputs(self, number: int) -> torch.Tensor:
         """Return the input with this number, counted from 0, of every trajectory. It predicts state ``number + history``."""

@@ -22,6 +22,7 @@ from neuralop_mup.core.plan_warnings import WIDER
 from neuralop_mup.core.rules import RULE_VERSION
 from neuralop_mup.errors import Diverged, MupError, error_text
 from neuralop_mup.lab.data.batches import advanced
+from neuralop_mup.lab.data.loaders import untouched
 from neuralop_mup.lab.data.problem_data import ProblemData
 from neuralop_mup.lab.files import Checkpoint, keep_weights
 from neuralop_mup.lab.fingerprint import fingerprint, fingerprint_or_new
@@ -114,19 +115,6 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*received unexpected keyword arguments")
         warnings.filterwarnings("ignore", message=WIDER)  # a base that is too large raises an error elsewhere
         yield
-
-
-@contextmanager
-def untouched(loader: Any) -> Iterator[None]:
-    """Restore the random states of torch and of the loader's sample order on exit."""
-    order = getattr(loader, "generator", None)
-    before = None if order is None else order.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            if order is not None:
-                order.set_state(before)
 
 
 class _Trainer(Trainer):

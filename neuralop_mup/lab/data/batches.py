@@ -59,7 +59,11 @@ class PairBatches(Dataset):
         return len(self.numbers)
 
     def __getitem__(self, index: Sequence[int]) -> dict[str, torch.Tensor]:
-        return batch_of(self.x, self.y, self.numbers[list(index)].tolist(), self.steps)
+        numbers = self.numbers[list(index)].tolist()
+        if hasattr(self.x, "pairs"):  # for pairs in files, a single read returns both fields
+            x, y = self.x.pairs.read(numbers, (0, 1), self.steps)
+            return {"x": x.float(), "y": y.float()}
+        return {"x": self.x[numbers], "y": self.y[[n + step for step in range(self.steps) for n in numbers]]}
 
     __getitems__ = __getitem__  # lets torch fetch a whole batch at once instead of sample by sample
 
@@ -107,15 +111,6 @@ class BlockLoader:
             for places in torch.arange(len(window)).split(self.batch_size):
                 x, y = take(places)
                 yield self.finish({"x": x.float(), "y": y.float()})
-
-
-def batch_of(x: Any, y: Any, numbers: Sequence[int], steps: int = 1) -> dict[str, torch.Tensor]:
-    """Return the pairs with these indices. For several steps, the ``y`` of the first step comes first."""
-    if hasattr(x, "pairs"):  # for pairs in files, a single read returns both fields
-        x, y = x.pairs.read(numbers, (0, 1), steps)
-        return {"x": x.float(), "y": y.float()}
-    ahead = numbers if steps == 1 else [n + step for step in range(steps) for n in numbers]
-    return {"x": x[numbers], "y": y[ahead]}
 
 
 def known_part(fields: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:

@@ -4,6 +4,7 @@ import copy
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -118,12 +119,19 @@ class Loaders(Splits):
 
 def _epoch(part: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the batches of a loader, or each sample of a data set as a batch, without changing the random state."""
-    drawing = (getattr(owner, "generator", None) for owner in (part, getattr(part, "sampler", None)))
+    with untouched(part):
+        torch.manual_seed(0)
+        yield from map(_as_dict, DataLoader(part, 1) if isinstance(part, Dataset) else part)
+
+
+@contextmanager
+def untouched(loader: Any) -> Iterator[None]:
+    """Restore the random states of torch, of a loader and of its sampler on exit."""
+    drawing = (getattr(owner, "generator", None) for owner in (loader, getattr(loader, "sampler", None)))
     states = [(generator, generator.get_state()) for generator in drawing if generator is not None]
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            yield from map(_as_dict, DataLoader(part, 1) if isinstance(part, Dataset) else part)
+            yield
     finally:
         for generator, state in states:
             generator.set_state(state)

@@ -21,7 +21,6 @@ from neuralop_mup.lab.data.batches import (
     WINDOW,
     BlockLoader,
     PairBatches,
-    batch_of,
     chunks_of,
     known_part,
     masked,
@@ -251,7 +250,7 @@ class ProblemData(Splits):
         >>> {name: values.shape for name, values in data.sample().items()}
         {'x': torch.Size([20, 1, 16]), 'y': torch.Size([20, 1, 16])}
         """
-        return self._finished(batch_of(*self.train, spread(self.train[0])))
+        return self._finished(PairBatches(*self.train)[spread(self.train[0])])
 
     def trajectories(self, split: str) -> list[int]:
         """Return the number of pairs in each trajectory of a split. Empty if there are no trajectories.
@@ -307,8 +306,9 @@ class ProblemData(Splits):
 
     def _epochs(self) -> Iterator[tuple[str, Iterator[Mapping[str, Any]]]]:
         for name, (x, y) in self._pairs().items():
+            pairs = PairBatches(x, y)
             with reading():
-                yield name, (self._finished(batch_of(x, y, numbers)) for numbers in chunks_of(x, y))
+                yield name, (self._finished(pairs[numbers]) for numbers in chunks_of(x, y))
 
     def _pairs(self) -> dict[str, Pair]:
         return {name: pair for name in SPLITS if (pair := getattr(self, name)) is not None}
