@@ -153,14 +153,13 @@ def _measured(ways: Mapping[str, Callable[..., Any]], batches: Iterable[Mapping[
 def _at_half_the_resolution(model: Predictor, loader: Any) -> Errors:
     """Return the errors on every second grid point, or an empty dict if the data or the model does not allow this."""
     grid = tuple(next(iter(loader))["x"].shape[2:])
-    half = tuple(n // 2 for n in grid)
     divisor = 2 if len(grid) == 1 else 4  # on several axes, neuralop's SpectralConv requires an even number of points
     if any(n % divisor for n in grid) or type(model.processor) not in (DefaultDataProcessor, type(None)):
         return {}
     every_second = (..., *[slice(None, None, 2)] * len(grid))
     thinned = ({k: v[every_second] if v.shape[2:] == grid else v for k, v in batch.items()} for batch in loader)
     try:
-        check_grid(model.model, half)
+        check_grid(model.model, tuple(n // 2 for n in grid))
         return _measured({HALF: model}, thinned)
     except Exception:  # models may raise any exception on a grid that they do not support
         return {}

@@ -126,8 +126,7 @@ def losses_of(loss: Any, n_dim: int, own: Losses | None = None) -> Losses:
     MupError
         If the loss is unknown.
     """
-    if callable(loss):
-        return {"data": (1.0, loss)}
+    loss = {"data": loss} if callable(loss) else loss
     if isinstance(loss, Mapping) and loss:
         named = [(k, v if isinstance(v, tuple) else (1.0, v)) for k, v in loss.items()]
         return {"data" if i == 0 else k: v for i, (k, v) in enumerate(named)}

@@ -155,20 +155,16 @@ def _ended(value: Any) -> dict[str, Any]:
 
 def _raised(error: BaseException) -> dict[str, Any]:
     """Return the outcome of a run that raised an exception. The causes of the exception determine its kind."""
-    around = any(isinstance(e, _SURROUNDINGS) for e in _causes(error))
+    around, cause = False, error
+    while cause is not None:
+        around = around or isinstance(cause, _SURROUNDINGS)
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     refused = isinstance(error, MupError) and not around
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__
     text = said if said and isinstance(error, MupError) else f"{name}: {said}".removesuffix(": ")
     trace = "".join(traceback.format_exception(error)) if kind == FAILED else None
     return {**failed(text, again=around), "outcome": kind, "traceback": trace}
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and the errors that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def plain(value: Any) -> Any:

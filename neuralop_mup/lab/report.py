@@ -49,8 +49,7 @@ def verdict(results: Results) -> list[str]:
     lr = (results.row(rules[0])["transferred"] or {}).get("lr")
     if study.interpolate and lr not in (None, *study.space.get("lr", ())):
         sentences.append(f"The lr {wording.number(lr)} is the minimum of a parabola through the losses on the grid.")
-    best = results.row(rules[0], study.base)["best"] or {}
-    for name, value in best.items():
+    for name, value in (results.row(rules[0], study.base)["best"] or {}).items():
         if edge := edge_of(value, study.space.get(name)):
             sentences.append(
                 f"The best {wording.in_words(name)}, {wording.number(value)}, is the {edge} value of the grid, so the "

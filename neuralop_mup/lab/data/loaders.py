@@ -71,7 +71,7 @@ class Loaders(Splits):
         for name, part in self.parts.items():
             if isinstance(part, Dataset):
                 is_drawn = name == "train" and not isinstance(part, IterableDataset)
-                part = DataLoader(part, int(batch_size), **({"shuffle": True, "generator": order} if is_drawn else {}))
+                part = DataLoader(part, int(batch_size), is_drawn, generator=order if is_drawn else None)
             made[name] = _Dicts(part)
         return made.pop("train"), made
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from neuralop.data.transforms.normalizers import UnitGaussianNormalizer
-from torch import nn
+from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 
 from neuralop_mup.errors import MupError
@@ -234,7 +234,7 @@ class ProblemData(Splits):
                 getattr(found, name)[:, :frames] = torch.cat([getattr(given, name)] * self.history, dim=1)
         if self.masked:
             last = [0, 0] * (found.mean.ndim - 2) + [0, 1]  # the values 0 and 1 of the mask are not normalized
-            found.mean, found.std = nn.functional.pad(found.mean, last), nn.functional.pad(found.std, last, value=1.0)
+            found.mean, found.std = pad(found.mean, last), pad(found.std, last, value=1.0)
         return DefaultDataProcessor(found, given)
 
     def sample(self) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
 """Pairs of input and output from files, as windows over trajectories of any length. Each frame is read only once."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -62,7 +62,12 @@ class RowReader:
             sizes = [part.stop - part.start for part in at.values()]
             is_whole = math.prod(sizes) == len(run)
             block = out[first : last + 1] if is_whole else np.empty((math.prod(sizes), *self.shape), out.dtype)
-            self._fill(block.reshape(*sizes, *self.shape), at)
+            filled, ends = block.reshape(*sizes, *self.shape), [0, *accumulate(self.counts)]
+            for variable, start, stop in zip(self.fields.values(), ends, ends[1:], strict=False):
+                part = variable.isel(at, missing_dims="ignore")
+                part = part.transpose(SAMPLE, TIME, ..., *self.spaces, missing_dims="ignore")
+                lead, grid = ([part.sizes.get(dim, 1) for dim in dims] for dims in ((SAMPLE, TIME), self.spaces))
+                filled[:, :, start:stop] = part.values.reshape(*lead, -1, *grid)  # repeated along absent axes
             if not is_whole:
                 inside = (samples[run] - samples[first]) * sizes[1] + times[run] - at[TIME].start
                 out[first : last + 1] = block[inside]
@@ -83,14 +88,6 @@ class RowReader:
             most = max(1, _MOST // size)
             ends[most - 1 :: most] = True
         return np.split(np.arange(len(rows)), np.flatnonzero(ends) + 1)
-
-    def _fill(self, block: np.ndarray, at: Mapping[str, slice]) -> None:
-        """Fill a block of shape ``(samples, times, channels, *grid)`` from all fields, repeated along absent axes."""
-        ends = [0, *accumulate(self.counts)]
-        for variable, start, stop in zip(self.fields.values(), ends, ends[1:], strict=False):
-            part = variable.isel(at, missing_dims="ignore").transpose(SAMPLE, TIME, ..., *self.spaces, missing_dims="ignore")
-            lead, grid = ([part.sizes.get(dim, 1) for dim in dims] for dims in ((SAMPLE, TIME), self.spaces))
-            block[:, :, start:stop] = part.values.reshape(*lead, -1, *grid)
 
 
 def _stored_in_rows(data: Dataset, variables: Sequence[Variable], dtype: np.dtype) -> Stored | None:
