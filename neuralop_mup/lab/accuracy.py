@@ -14,7 +14,7 @@ from neuralop.data.transforms.data_processors import DefaultDataProcessor
 from neuralop_mup.core.describe_model import check_grid
 from neuralop_mup.lab import plots, wording
 from neuralop_mup.lab.data.problem_data import ProblemData
-from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean_square
+from neuralop_mup.lab.metrics import METRICS, Metric, by_sample, in_double, is_like, mean, mean_square
 from neuralop_mup.lab.score import AT_ONCE, Predictor, Validation, rollout_errors
 from neuralop_mup.lab.training import quiet, untouched
 
@@ -32,7 +32,7 @@ _ROUNDING = 4 * torch.finfo(torch.float32).eps
 #: Mean squares and means for each channel.
 _MOMENTS: dict[str, Metric] = {
     "squared error": lambda prediction, y, known: mean_square(prediction - y, known),
-    "bias": lambda prediction, y, known: ((prediction - y) * known).flatten(2).sum(2) / known.flatten(2).sum(2),
+    "bias": lambda prediction, y, known: mean(prediction - y, known),
     "square": lambda prediction, y, known: mean_square(y, known),
 }
 
@@ -56,6 +56,7 @@ class Accuracy:
     findings: Sequence[str] = ()
 
 
+@quiet()
 def accuracy(model: Predictor, data: Any, split: Mapping[str, Sequence[int]], figure: Path) -> Accuracy:
     """Measure a model on the test data, or on the validation data if there is no test data.
 
@@ -141,8 +142,7 @@ def _measured(ways: Mapping[str, Callable[..., Any]], batches: Iterable[Mapping[
         no_h1 = y.is_complex() or y.ndim > 5
         metrics = {name: metric for name, metric in {**METRICS, **_MOMENTS}.items() if not (name == "h1" and no_h1)}
         for way, predict in ways.items():
-            with quiet():
-                prediction = predict(**batch)
+            prediction = predict(**batch)
             if not is_like(prediction, y):
                 return {}
             for name, metric in metrics.items():
@@ -191,8 +191,7 @@ def _by_channel(found: Errors) -> tuple[list[list[Any]], list[str]]:
 def _fields(model: Predictor, loader: Any) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the input, target and prediction of each sample. Masked points of the last two are NaN."""
     for batch in loader:
-        with quiet():
-            prediction = model(**batch)
+        prediction = model(**batch)
         known = batch.get("mask", torch.ones(()))
         fields = batch["x"], *(torch.where(known > 0, field, torch.nan) for field in (batch["y"], prediction))
         yield from zip(*(in_double(field).numpy(force=True) for field in fields), strict=True)

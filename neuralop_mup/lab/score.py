@@ -5,9 +5,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -92,8 +92,8 @@ class Validation:
 
     def numbers(self, number: int) -> list[int]:
         """Return the indices of the pairs at this position in each trajectory."""
-        lengths = self.data.trajectories(self.split)
-        return [end - length + number for end, length in zip(accumulate(lengths), lengths, strict=True)]
+        lengths = np.array(self.data.trajectories(self.split), int)
+        return (lengths.cumsum() - lengths + number).tolist()
 
 
 @dataclass(frozen=True)

@@ -406,10 +406,6 @@ class ChannelNormalizer(UnitGaussianNormalizer):
     loss divides by its norm.
     """
 
-    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
-        # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
-        super().__init__(mean=mean, std=std, eps=0.0)
-
     def transform(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normalized field."""
         return (x - self.mean) / torch.where(self.std > 0, self.std, torch.inf)
@@ -446,4 +442,5 @@ def normalizer_of(values: Any, name: str = "") -> Any:
         )
     std = torch.where(constant, 0, std).to(part.dtype.to_real())
     shape = (1, -1, *[1] * (values.ndim - 2))
-    return ChannelNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape))
+    # The default eps, 1e-7, is added to the standard deviation and is meant for fields of order 1.
+    return ChannelNormalizer(mean=mean.to(part.dtype).view(shape), std=std.view(shape), eps=0.0)
