@@ -142,24 +142,19 @@ class Study:
 
     # Results and missing runs, given the records so far
 
-    def _finished(self, runs: Sequence[Run], records: Records) -> list[dict[str, Any]] | None:
-        """Return the records of a point, or None if it is unfinished, that is, if more of its seeds must be trained."""
-        found = [record for run in runs if (record := records.get(run)) is not None]
-        return None if len(found) < len(runs) and all(map(is_complete, found)) else found
-
     def transferred(self, records: Records) -> Params | None:
         """Return the hyperparameters for the target, or None if no point of the base completed for every seed."""
-        points = [(runs[0].config, self._finished(runs, records)) for runs in self.tuning]
-        finished = [({name: config[name] for name in self.space}, found) for config, found in points if found is not None]
-        return self.best_params(finished)
+        found = [[record for run in runs if (record := records.get(run)) is not None] for runs in self.tuning]
+        return self.best_params(list(zip(points(self.space), found, strict=False)))
 
     def best_params(self, points: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
         """Return the best of these points, given their records. If ``interpolate`` is true, refine its learning rate."""
         best, _ = lowest(points, len(self.seeds))
         if best is None or not self.interpolate:
             return best
-        same = {params["lr"]: records for params, records in points if {**params, "lr": 0} == {**best, "lr": 0}}
-        optimum = find_optimum({lr: [r["loss"] for r in records] for lr, records in same.items()})
+        finished = [(params, records) for params, records in points if len(records) == len(self.seeds)]
+        same = [(params, records) for params, records in finished if {**params, "lr": 0} == {**best, "lr": 0}]
+        optimum = find_optimum({params["lr"]: [r["loss"] for r in records] for params, records in same})
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
     def missing_runs(self, records: Records) -> list[Run]:
@@ -196,16 +191,15 @@ class Study:
             return missing
         params = self.transferred(records)
         if params is None:
-            failures = first_failure(self.rows(records))
             raise MupError(
                 f"No configuration of {the(self.base)} completed for every seed, so there are no hyperparameters for the "
-                f"target.{failures}"
+                f"target.{first_failure(self.rows(records))}"
             )
         return self._startable(self.target_points(params), records)
 
     def _startable(self, points: Iterable[list[Run]], records: Records) -> list[Run]:
         """Return the missing runs of these points. Seeds after the first one are included once the first one has ended."""
-        unfinished = [runs for runs in points if self._finished(runs, records) is None]
+        unfinished = self._unfinished(points, records)
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
         in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
         return [run for run in in_order if run is not None and records.get(run) is None]
@@ -213,8 +207,12 @@ class Study:
     def all_missing(self, records: Records) -> list[Run]:
         """Return the missing runs, including those of the target that cannot start yet."""
         points = self.tuning + self.target_points(self.transferred(records) or self.example)
-        unfinished = [runs for runs in points if self._finished(runs, records) is None]
-        return [run for runs in unfinished for run in runs if records.get(run) is None]
+        return [run for runs in self._unfinished(points, records) for run in runs if records.get(run) is None]
+
+    def _unfinished(self, points: Iterable[list[Run]], records: Records) -> list[list[Run]]:
+        """Return the points that need more runs. If a seed did not complete, no further seeds of its point are trained."""
+        found = [(runs, [records.get(run) for run in runs]) for runs in points]
+        return [runs for runs, own in found if None in own and all(map(is_complete, filter(None, own)))]
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record with labels for each finished run, in the order of the points."""
