@@ -113,8 +113,7 @@ class Records:
         self._lock = FileLock(self.folder / ".lock")
         self.known = known
         self._read: dict[str, dict[str, Any] | None] = {}
-        self._given_up: set[str] = set()
-        self._written: set[str] = set()  # runs of this command, which are not repeated if their weights are missing
+        self._settled: set[str] = set()  # runs of this command, which are not repeated if they failed or keep no weights
 
     @contextmanager
     def held(self) -> Iterator["Records"]:
@@ -171,13 +170,13 @@ class Records:
     def get(self, run: Run) -> dict[str, Any] | None:
         """Return the record of a run, or None if the run must be trained.
 
-        A run must be trained if it failed, unless this command has given it up. It must also be trained if its weights are
-        to be kept but are missing or damaged.
+        A run must be trained if it failed, or if its weights are to be kept but are missing or damaged. The runs that this
+        command itself has trained are exceptions, unless it repeats them.
         """
         record = self.read(run)
-        if record is None or (not is_final(record) and run.id not in self._given_up):
+        if record is None or (not is_final(record) and run.id not in self._settled):
             return None if self.known is None else self.known.get(run)
-        if run.keep and is_complete(record) and run.id not in self._written:
+        if run.keep and is_complete(record) and run.id not in self._settled:
             return record if zipfile.is_zipfile(self.place(run) / WEIGHTS) else None  # torch writes weights as zip files
         return record
 
@@ -194,21 +193,19 @@ class Records:
                 self._read[run.id] = None
         return self._read[run.id]
 
-    def write(self, run: Run, record: Mapping[str, Any]) -> None:
+    def write(self, run: Run, record: Mapping[str, Any], repeat: bool = False) -> None:
         """Write the record of a run, and remove its checkpoint unless the run failed.
 
-        If the process is killed while writing, the file contains either the previous record or the new one.
+        If ``repeat`` is true, the run is trained again if it failed. Otherwise the record is final for this command. If the
+        process is killed while writing, the file contains either the previous record or the new one.
         """
         place = self.place(run, make=True)
         put(self.folder, place / _DOCUMENT, json.dumps(record, allow_nan=False))
         self._read[run.id] = dict(record)
-        self._written.add(run.id)
+        if not repeat:
+            self._settled.add(run.id)
         if is_final(record):
             remove_file(place / CHECKPOINT)
-
-    def give_up(self, run: Run) -> None:
-        """Accept the last failure of a run as its result for the duration of this command."""
-        self._given_up.add(run.id)
 
 
 def _text(made: Mapping[str, str]) -> str:

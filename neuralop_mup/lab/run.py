@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
+from neuralop_mup.lab.outcome import execute, failed, is_complete
 from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
@@ -105,33 +105,28 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
             pending[engine.submit(execute, __version__, run.train, run.config, place, run.keep)] = run
         if not pending:
             return
-        ended: set[Future] = set()
-        while not ended:
-            ended = wait(pending, timeout=10, return_when=FIRST_COMPLETED).done
+        while not (ended := wait(pending, timeout=10, return_when=FIRST_COMPLETED).done):
             display.update(0)  # updates the remaining time
         for future in ended:
             run, outcome = pending.pop(future), _outcome(future)
-            records.write(run, outcome)
+            repeat = outcome["again"] and run.id not in repeated
+            records.write(run, outcome, repeat)
             if not is_complete(outcome):  # the study may now need different runs
                 queue.clear()
                 if hasattr(study, "all_missing"):
                     display.total = display.n + cost_of(study, [run, *study.all_missing(records)])
-            if outcome["again"] and run.id not in repeated:
+            if repeat:
                 repeated.add(run.id)
                 lost.append(run)
                 note(display, f"A run was lost ({outcome['error']}). It will be repeated once, on its own.")
-                continue
-            if not is_final(outcome):
-                records.give_up(run)
-            show_finished(display, {**run.labels, **outcome}, cost_of(study, [run]))
+            else:
+                show_finished(display, {**run.labels, **outcome}, cost_of(study, [run]))
 
 
 def _outcome(future: Future) -> dict[str, Any]:
     """Return the outcome of a finished run. If the process of the run ended unexpectedly, the outcome is a failure."""
     error = RuntimeError("it was cancelled") if future.cancelled() else future.exception()
-    if isinstance(error, MupError):
-        raise error
-    if error is None:
+    if error is None or isinstance(error, MupError):
         return future.result()
     why = " ".join(str(error).split()) or type(error).__name__
     return failed(f"{why.rstrip('.')}; there may not be enough memory, or the train function may exit its process")

@@ -143,9 +143,9 @@ def test_a_record_says_how_it_was_made(tmp_path):
 
 
 def test_a_failed_run_is_trained_again_by_the_next_command_only(records):
-    records.write(run_of(), failed("no space"))
+    records.write(run_of(), failed("no space"), repeat=True)
     assert (records.get(run_of()), records.read(run_of())["error"]) == (None, "no space")
-    records.give_up(run_of())
+    records.write(run_of(), failed("no space"))
     assert (records.get(run_of())["outcome"], reread(records).get(run_of())) == ("failed", None)
 
 

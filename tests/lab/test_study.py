@@ -20,14 +20,14 @@ class Memory(Records):
     """Records without a folder."""
 
     def __init__(self):
-        self.kept, self.known, self._given_up, self._written = {}, None, set(), set()
+        self.kept, self.known, self._settled = {}, None, set()
 
     def read(self, run):
         return self.kept.get(run.id)
 
     def write(self, run, record):
         self.kept[run.id] = record
-        self._written.add(run.id)
+        self._settled.add(run.id)
 
 
 def record(loss):
