@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from neuralop_mup._version import __version__
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.outcome import execute, failed, is_complete
+from neuralop_mup.lab.outcome import execute, failed, is_complete, is_final
 from neuralop_mup.lab.progress import bar_of_runs, note, show_finished
 from neuralop_mup.lab.records import Records, Run
 from neuralop_mup.lab.wording import counted
@@ -90,15 +90,14 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
     """
     pending: dict[Future, Run] = {}
     queue: list[Run] = []  # a cache, since an experiment may need seconds to list its missing runs
-    lost: list[Run] = []
-    repeated: set[str] = set()
+    lost: set[str] = set()
     while True:
         if not queue:
-            known = {run.id for run in (*pending.values(), *lost)}
             missing = {run.id: run for run in study.missing_runs(records)}
-            queue = [run for run in missing.values() if run.id not in known]
-        if not pending and not queue:
-            queue, lost = lost[:1], lost[1:]
+            others = {run.id for run in pending.values()} | lost
+            queue = [run for run in missing.values() if run.id not in others]
+            if not pending and not queue:
+                queue = list(missing.values())[:1]
         while queue and len(pending) < engine.capacity:
             run = queue.pop(0)
             place = str(records.place(run, make=True).resolve())
@@ -109,15 +108,14 @@ def _train(study: Any, records: Records, engine: Any, display: tqdm) -> None:
             display.update(0)  # updates the remaining time
         for future in ended:
             run, outcome = pending.pop(future), _outcome(future)
-            repeat = outcome["again"] and run.id not in repeated
+            repeat = outcome["again"] and not is_final(outcome) and run.id not in lost
             records.write(run, outcome, repeat)
             if not is_complete(outcome):  # the study may now need different runs
                 queue.clear()
                 if hasattr(study, "all_missing"):
                     display.total = display.n + cost_of(study, [run, *study.all_missing(records)])
             if repeat:
-                repeated.add(run.id)
-                lost.append(run)
+                lost.add(run.id)
                 note(display, f"A run was lost ({outcome['error']}). It will be repeated once, on its own.")
             else:
                 show_finished(display, {**run.labels, **outcome}, cost_of(study, [run]))
