@@ -80,11 +80,12 @@ def put(folder: Path, path: Path, content: str) -> None:
 
 
 def save_torch(content: Any, path: Path) -> None:
-    """Call ``torch.save``, but raise an OSError instead of a RuntimeError if the disk is full."""
-    try:
-        torch.save(content, path)
-    except RuntimeError as error:
-        raise OSError(None, str(error)) from error
+    """Write a file with ``torch.save`` atomically. Raise OSError if it cannot be written."""
+    with whole_file(path) as part:
+        try:
+            torch.save(content, part)
+        except RuntimeError as error:  # a full disk
+            raise OSError(None, str(error)) from error
 
 
 def remove_file(path: Path) -> None:
@@ -123,16 +124,11 @@ class Checkpoint:
             return 0, 0.0
         try:
             state = _read(self.path)
-            key = state["key"]
+            problem = "" if state["key"] == self._key else "was written with different code, data or settings"
         except Exception as error:  # the exceptions of zip and pickle have no common base class
-            name = type(error).__name__
-            _LOG.warning(f"The checkpoint {self.path} cannot be read ({name}), so its run starts from the beginning.")
-            return 0, 0.0
-        if key != self._key:
-            _LOG.warning(
-                f"The checkpoint {self.path} was written with different code, data or settings, so its run starts from the "
-                "beginning."
-            )
+            problem = f"cannot be read ({type(error).__name__})"
+        if problem:
+            _LOG.warning(f"The checkpoint {self.path} {problem}, so its run starts from the beginning.")
             return 0, 0.0
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
@@ -159,8 +155,7 @@ class Checkpoint:
             "seconds": seconds,
         }
         try:
-            with whole_file(self.path) as part:
-                save_torch(state, part)
+            save_torch(state, self.path)
         except OSError as error:
             _LOG.warning(
                 f"The checkpoint {self.path} cannot be written ({error}). If this run is killed, it will start from the "
@@ -197,8 +192,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
     if kept is not None:
         kept.to("cpu")
     content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept, "made": json.dumps(plain(made))}
-    with whole_file(path) as part:
-        save_torch(content, part)
+    save_torch(content, path)
 
 
 def is_known(processor: Any) -> bool:

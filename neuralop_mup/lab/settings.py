@@ -44,13 +44,12 @@ class Choice:
         Default weight decay.
     lr_from_steps : bool
         Whether the default learning rate depends on the number of steps (docs/evidence/learning_rate.md).
-    aux_lr : float, optional
-        Default learning rate for parameters that do not map between widths. None if the optimizer has no such argument.
     init_mult : mapping
         Default initialization multipliers by role, which were the best for this optimizer (docs/evidence/optimizers.md).
     arguments : frozenset of str
         Additional arguments, which a run passes under the name of the optimizer:
-        ``{"optimizer": "soap", "soap": {"mode_stride": 2}}``.
+        ``{"optimizer": "soap", "soap": {"mode_stride": 2}}``. An optimizer with such arguments also has ``adamw_lr``, the
+        learning rate for parameters that do not map between widths.
     user_defined : bool
         Whether the optimizer is user-defined. In this case, no other setting applies to it.
     """
@@ -60,7 +59,6 @@ class Choice:
     lr: float = 1e-3
     weight_decay: float = 0.0
     lr_from_steps: bool = False
-    aux_lr: float | None = None
     init_mult: Mapping[str, float] = field(default_factory=dict)
     arguments: frozenset[str] = frozenset()
     user_defined: bool = False
@@ -88,14 +86,13 @@ OPTIMIZERS: dict[str, Choice] = {
         lr=musoap.LR,
         weight_decay=musoap.WEIGHT_DECAY,
         lr_from_steps=True,
-        aux_lr=musoap.ADAMW_LR,
         init_mult=SMALL_KERNELS,
         arguments=frozenset({"momentum", "beta2", "period", "mode_stride", "refresh", "base_depth", "eps"}),
     ),
 }
-#: Maps the classes of this package to the names above.
-_CLASSES = {MuAdam: "adam", MuAdamW: "adamw", MuSGD: "sgd", musoap.MuSOAP: "soap"}
-CLASS_NAMES = {name: own.__name__ for own, name in _CLASSES.items()}
+#: Maps the names above to the classes of this package.
+_CLASSES: dict[str, Any] = {"adam": MuAdam, "adamw": MuAdamW, "sgd": MuSGD, "soap": musoap.MuSOAP}
+CLASS_NAMES = {name: own.__name__ for name, own in _CLASSES.items()}
 
 
 def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
@@ -114,15 +111,13 @@ def optimizer_of(optimizer: Any) -> tuple[str, dict[str, Choice]]:
     """
     with suppress(ImportError, AttributeError, ValueError):
         optimizer = pkgutil.resolve_name(optimizer) if isinstance(optimizer, str) and "." in optimizer else optimizer
+    lower = optimizer.lower() if isinstance(optimizer, str) else ""
+    for name in OPTIMIZERS:
+        if optimizer is _CLASSES.get(name, name) or lower in (name, CLASS_NAMES.get(name, name).lower()):
+            return name, OPTIMIZERS
     if isinstance(optimizer, str):
-        names = [*OPTIMIZERS, *CLASS_NAMES.values()]
-        known = dict(zip(map(str.lower, names), [*OPTIMIZERS, *CLASS_NAMES], strict=True))
-        if optimizer.lower() not in known:
-            raise MupError(f"Unknown optimizer {optimizer!r}: {nearest(optimizer, names)}")
-        return known[optimizer.lower()], OPTIMIZERS
+        raise MupError(f"Unknown optimizer {optimizer!r}: {nearest(optimizer, [*OPTIMIZERS, *CLASS_NAMES.values()])}")
     name = getattr(optimizer, "__name__", type(optimizer).__name__)
-    if isinstance(optimizer, type) and optimizer in _CLASSES:
-        return _CLASSES[optimizer], OPTIMIZERS
     if isinstance(optimizer, type) or not callable(optimizer):
         raise MupError(
             f"The optimizer {name} cannot be built automatically for a model in μP. Pass a function that builds it, such as "
@@ -236,25 +231,22 @@ class Settings:
             If a key is unknown or a value is invalid.
         """
         known = {f.name for f in fields(cls)} - {"optimizers"}
-        values: dict[str, Any] = {"optimizers": optimizers}
-        for key, value in config.items():
-            group, _, role = key.partition(".")
+        values = {"optimizer": cls.optimizer, **{key: value for key, value in config.items() if key in known}}
+        for key in [key for key in config if key not in known]:
+            value, (group, _, role) = config[key], key.partition(".")
             if role and group in _MULTIPLIERS:
                 values[group] = {**values.get(group, {}), role: value}
-            elif key in optimizers and optimizers[key].arguments:
-                if value and config.get("optimizer", "adam") != key:
-                    used = config.get("optimizer", "adam")
-                    raise MupError(
-                        f"{key}={value} sets arguments of the optimizer {key}, but the run uses the optimizer {used!r}. "
-                        f"Omit {key}, or use optimizer={key!r}."
-                    )
-                # "period" is the name of mode_stride in release 0.3.
-                values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}
-            elif key in known:
-                values[key] = {**value, **values.get(key, {})} if key in _MULTIPLIERS else value
-            else:
+                continue
+            if key not in optimizers or not optimizers[key].arguments:
                 raise MupError(f"Unknown setting {key!r}: {nearest(key, known)}")
-        return cls(**values)
+            if value and values["optimizer"] != key:
+                raise MupError(
+                    f"{key}={value} sets arguments of the optimizer {key}, but the run uses the optimizer "
+                    f"{values['optimizer']!r}. Omit {key}, or use optimizer={key!r}."
+                )
+            # "period" is the name of mode_stride in release 0.3.
+            values["arguments"] = {"mode_stride" if k == "period" else k: v for k, v in value.items()}
+        return cls(**values, optimizers=optimizers)
 
     def __post_init__(self) -> None:
         if self.optimizer not in self.optimizers:
@@ -276,7 +268,7 @@ class Settings:
                 f"weight_decay, beta2 and lr_mult have no effect on your optimizer {self.optimizer}. Set them in the "
                 "function that builds it."
             )
-        if self.aux_lr is not None and choice.aux_lr is None:
+        if self.aux_lr is not None and not choice.arguments:
             raise MupError(
                 f"aux_lr={self.aux_lr} has no effect on the optimizer {self.optimizer!r}. Omit it, or use the optimizer "
                 "soap."
@@ -286,7 +278,7 @@ class Settings:
                 f"The optimizer {self.optimizer} has no argument {wrong[0]!r}: {nearest(wrong[0], choice.arguments)}"
             )
         check_multipliers(self.init_mult, "init_mult", OF_INIT)
-        halving_epochs(self.schedule)
+        halving_epochs(self.schedule, self.epochs)
 
 
 def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.optim.Optimizer:
@@ -312,8 +304,8 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     else:
         arguments = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
         arguments |= {"betas": (0.9, s.beta2)} if choice.betas else {}
-        if choice.aux_lr is not None:
-            arguments["adamw_lr"] = choice.aux_lr if s.aux_lr is None else s.aux_lr
+        if s.aux_lr is not None:
+            arguments["adamw_lr"] = s.aux_lr
         optimizer = choice.make(model, **arguments)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise MupError(f"The function {s.optimizer} returned {optimizer!r}, but it must return a torch.optim.Optimizer.")
@@ -322,8 +314,8 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     return optimizer
 
 
-def halving_epochs(schedule: str) -> list[int]:
-    """Return the numbers in ``halve:…``: a period if there is one number, otherwise epochs. Other schedules have none.
+def halving_epochs(schedule: str, epochs: int) -> list[int]:
+    """Return the epochs after which the learning rate is halved.
 
     Raises
     ------
@@ -333,19 +325,18 @@ def halving_epochs(schedule: str) -> list[int]:
     if schedule in ("cosine", "constant"):
         return []
     kind, _, numbers = str(schedule).partition(":")
-    epochs = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
-    if kind != "halve" or epochs[0] < 1 or any(late <= early for early, late in pairwise(epochs)):
+    halved = [int(number) if number.isdecimal() else 0 for number in numbers.split(",")]
+    if kind != "halve" or halved[0] < 1 or any(late <= early for early, late in pairwise(halved)):
         raise MupError(
             f"Unknown schedule {schedule!r}. Use cosine, constant, halve:50 (the learning rate is halved every 50 epochs) "
             "or halve:100,150,200 (it is halved after these epochs)."
         )
-    return epochs
+    return halved if len(halved) > 1 else list(range(halved[0], epochs, halved[0]))
 
 
 def build_scheduler(optimizer: torch.optim.Optimizer, s: Settings) -> torch.optim.lr_scheduler.LRScheduler:
     """Return the learning-rate scheduler, which takes one step after each epoch."""
     if s.schedule == "cosine":
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=s.epochs)
-    epochs = halving_epochs(s.schedule)  # the list is empty for a constant learning rate
-    epochs = range(*epochs, s.epochs, *epochs) if len(epochs) == 1 else epochs
-    return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=epochs, gamma=0.5)
+    milestones = halving_epochs(s.schedule, s.epochs)
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=milestones, gamma=0.5)

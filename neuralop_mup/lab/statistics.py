@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 
 import numpy as np
 
@@ -90,10 +89,10 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
     every = [*ours, *other]
     if len(ours) != len(other) or len(ours) < SEEDS or not all(map(math.isfinite, every)) or min(every) <= 0:
         return None
-    ratios = [math.log(a) - math.log(b) for a, b in zip(ours, other, strict=True)]
-    mean = fmean(ratios)
-    half = student(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
-    ratio, low, high = (math.exp(min(end, 700.0)) for end in (mean, mean - half, mean + half))  # exp overflows above 709
+    ratios = np.log(ours) - np.log(other)
+    half = student(len(ratios) - 1) * ratios.std(ddof=1) / math.sqrt(len(ratios))
+    ends = ratios.mean() + half * np.array([0, -1, 1])
+    ratio, low, high = np.exp(np.minimum(ends, 700)).tolist()  # exp overflows above 709
     return ratio, low, high
 
 
