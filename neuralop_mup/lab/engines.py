@@ -259,10 +259,8 @@ class RayExecutor(Executor):
             ray.init(logging_level=logging.WARNING, log_to_driver=False)
         resources = ray.cluster_resources()
         self.n_workers = int(resources.get("GPU", 0) or resources.get("CPU", 0)) or 1
-        task = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
-        self._task = task.options(
-            num_cpus=1, num_gpus=min(1, resources.get("GPU", 0)), max_retries=3, retry_exceptions=False
-        )
+        options = {"num_cpus": 1, "num_gpus": min(1, resources.get("GPU", 0)), "max_retries": 3, "retry_exceptions": False}
+        self._task = ray.remote(**options)(lambda function, args, kwargs: function(*args, **kwargs))
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Submit one run to the cluster."""
@@ -349,6 +347,6 @@ def cuda_devices(device: str = "cuda") -> list[str]:
     """
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return []
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    known = [name.strip() for name in chosen.split(",")] if chosen else list(map(str, range(torch.cuda.device_count())))
-    return known[: torch.cuda.device_count()]
+    count = torch.cuda.device_count()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    return [name.strip() for name in chosen.split(",")][:count]

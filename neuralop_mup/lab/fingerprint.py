@@ -30,15 +30,25 @@ from neuralop_mup.errors import MupError
 
 # Class attributes that Python itself sets. Copying or pickling an object adds __slotnames__.
 _WRITTEN_BY_PYTHON = (
-    *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__static_attributes__", "__firstlineno__"),
-    *("__slotnames__", "__annotations_cache__", "_abc_impl"),
+    "__dict__",
+    "__weakref__",
+    "__module__",
+    "__doc__",
+    "__annotations__",
+    "__static_attributes__",
+    "__firstlineno__",
+    "__slotnames__",
+    "__annotations_cache__",
+    "_abc_impl",
 )
 # Folders of installed packages. The trailing separator distinguishes the user's package `torch_mine` from `torch`.
 _INSTALLED = tuple(
     os.path.join(folder, "")
     for folder in (
-        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-        *(*site.getsitepackages(), site.getusersitepackages(), Path(__file__).parents[1]),
+        *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        Path(__file__).parents[1],
         Path(torch.__file__).parents[1],  # on clusters, PYTHONPATH or a .pth file may add a folder of packages
     )
 )
@@ -146,7 +156,7 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
         return f"{module}.{name} {version}", b"", [] if isinstance(owner, types.ModuleType) else [owner]
     if isinstance(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells, dict(_globals(value))]
+        parts = [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells, _globals(value)]
         return kind, b"", parts
     if isinstance(value, types.CodeType):
         arguments = value.co_varnames[: value.co_argcount + value.co_kwonlyargcount]
@@ -176,8 +186,8 @@ def _installed_as(value: Any) -> str | None:
     return name if file is None or file.startswith(_INSTALLED) else None
 
 
-def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the globals that a function and its inner functions use."""
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """Return the globals that a function and its inner functions use, by name."""
     codes = [function.__code__]
     for code in codes:
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
@@ -187,8 +197,8 @@ def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             importlib.import_module(name)
     known = {**sys.modules, **function.__globals__}
     names = {name for code in codes for name in code.co_names}
-    for name in sorted({step.argval for step in steps} & known.keys()):
-        yield name, _referenced(known[name], names, ())
+    used = sorted({step.argval for step in steps} & known.keys())
+    return {name: _referenced(known[name], names, ()) for name in used}
 
 
 def _referenced(value: Any, names: set[str], around: tuple[Any, ...]) -> Any:

@@ -72,7 +72,8 @@ class Choice:
         if not self.lr_from_steps:
             return log2_grid(*ADAM_LRS)
         center = musoap.default_lr(steps, self.lr)
-        return [float(f"{min(1.0, center * 2**i):.3g}") for i in (-2, -1, 0, 1, 2) if center * 2 ** (i - 1) < 1]
+        rates = [float(f"{min(1.0, center * 2**i):.3g}") for i in range(-2, 3)]
+        return list(dict.fromkeys(rates))  # no rate exceeds 1
 
 
 #: Maps a name to an optimizer. The learning rate of soap is an update size, so it is not comparable with the others.
@@ -303,7 +304,8 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
         optimizer = choice.make(model, s.lr, steps)
     else:
         arguments = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
-        arguments |= {"betas": (0.9, s.beta2)} if choice.betas else {}
+        if choice.betas:
+            arguments["betas"] = (0.9, s.beta2)
         if s.aux_lr is not None:
             arguments["adamw_lr"] = s.aux_lr
         optimizer = choice.make(model, **arguments)

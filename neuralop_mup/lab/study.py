@@ -144,7 +144,7 @@ class Study:
 
     def transferred(self, records: Records) -> Params | None:
         """Return the hyperparameters for the target, or None if no point of the base completed for every seed."""
-        found = [[record for run in runs if (record := records.get(run)) is not None] for runs in self.tuning]
+        found = [list(filter(None, map(records.get, runs))) for runs in self.tuning]
         return self.best_params(list(zip(points(self.space), found, strict=False)))
 
     def best_params(self, points: Sequence[tuple[Params, Sequence[Mapping[str, Any]]]]) -> Params | None:
@@ -152,9 +152,11 @@ class Study:
         best, _ = lowest(points, len(self.seeds))
         if best is None or not self.interpolate:
             return best
-        finished = [(params, records) for params, records in points if len(records) == len(self.seeds)]
-        same = [(params, records) for params, records in finished if {**params, "lr": 0} == {**best, "lr": 0}]
-        optimum = find_optimum({params["lr"]: [r["loss"] for r in records] for params, records in same})
+        losses = {}
+        for params, records in points:
+            if {**params, "lr": best["lr"]} == best and len(records) == len(self.seeds):
+                losses[params["lr"]] = [record["loss"] for record in records]
+        optimum = find_optimum(losses)
         return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
 
     def missing_runs(self, records: Records) -> list[Run]:
@@ -201,8 +203,8 @@ class Study:
         """Return the missing runs of these points. Seeds after the first one are included once the first one has ended."""
         unfinished = self._unfinished(points, records)
         started = [runs if records.get(runs[0]) is not None else runs[:1] for runs in unfinished]
-        in_order = itertools.chain.from_iterable(itertools.zip_longest(*started))
-        return [run for run in in_order if run is not None and records.get(run) is None]
+        by_seed = itertools.chain(*itertools.zip_longest(*started))
+        return [run for run in by_seed if run is not None and records.get(run) is None]
 
     def all_missing(self, records: Records) -> list[Run]:
         """Return the missing runs, including those of the target that cannot start yet."""
@@ -211,12 +213,12 @@ class Study:
 
     def _unfinished(self, points: Iterable[list[Run]], records: Records) -> list[list[Run]]:
         """Return the points that need more runs. If a seed did not complete, no further seeds of its point are trained."""
-        found = [(runs, [records.get(run) for run in runs]) for runs in points]
+        found = [(runs, list(map(records.get, runs))) for runs in points]
         return [runs for runs, own in found if None in own and all(map(is_complete, filter(None, own)))]
 
     def rows(self, records: Records) -> list[dict[str, Any]]:
         """Return a record with labels for each finished run, in the order of the points."""
-        runs = itertools.chain.from_iterable(self.tuning + self.target_points(self.transferred(records)))
+        runs = itertools.chain(*self.tuning, *self.target_points(self.transferred(records)))
         return [{**run.labels, **record, "id": run.id} for run in runs if (record := records.read(run)) is not None]
 
     # Files
@@ -243,7 +245,7 @@ class Study:
         """
         table = "".join(json.dumps(row, allow_nan=False) + "\n" for row in self.rows(records))
         fields = {name: plain(getattr(self, name)) for name in _SAVED}
-        fields |= {"sizes": [[size, plain(arguments)] for size, arguments in self.sizes.items()]}
+        fields["sizes"] = plain(list(self.sizes.items()))
         put(records.folder, records.folder / "results.jsonl", table)
         put(records.folder, records.folder / "study.json", json.dumps(fields, indent=2) + "\n")
 
@@ -278,11 +280,13 @@ class Study:
         """
         folder = as_folder(folder)
         try:
-            saved, table = (path.read_text(encoding="utf-8") for path in (folder / "study.json", folder / "results.jsonl"))
-            saved, rows = json.loads(saved), [json.loads(line) for line in table.splitlines()]
+            saved = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+            table = (folder / "results.jsonl").read_text(encoding="utf-8")
             fields = {_RENAMED.get(name, name): value for name, value in saved.items()}
-            tuples = {name: tuple(fields[name]) for name in ("seeds", "rules", "notes")}
-            return cls(**{**fields, **tuples, "sizes": dict(fields["sizes"])}), rows
+            fields["sizes"] = dict(fields["sizes"])
+            for name in ("seeds", "rules", "notes"):
+                fields[name] = tuple(fields[name])
+            return cls(**fields), [json.loads(line) for line in table.splitlines()]
         except (OSError, ValueError, KeyError, TypeError) as error:
             inner = ", ".join(sorted(str(path.parent) for path in folder.glob("*/study.json"))[:8])
             raise MupError(
@@ -340,7 +344,7 @@ def is_number(value: Any) -> bool:
 
 def edge_of(value: Any, grid: Any) -> str | None:
     """Return "lowest" or "highest" if ``value`` is the first or last of a grid of at least two numbers, else None."""
-    if not isinstance(grid, (list, tuple)) or len(grid) < 2 or not all(map(is_number, grid)):
+    if grid is None or len(grid) < 2 or not all(map(is_number, grid)):
         return None
     return "lowest" if value == min(grid) else "highest" if value == max(grid) else None
 

@@ -249,9 +249,17 @@ def transfer(
     >>> results.best, [row["transferred_loss"] for row in results.summary() if row["size"] == "target"]
     ({'lr': 0.5}, [1.0, 1.0])
     """
-    sizes, tuned = {"proxy": proxy, "target": target}, {"space": space, "fixed": fixed, "seeds": seeds}
-    name = as_folder(folder).resolve().name
-    study = transfer_study(**sizes, **tuned, rule=rule, rules=rules, name=name, train=train)
+    study = transfer_study(
+        proxy=proxy,
+        target=target,
+        space=space,
+        rule=rule,
+        rules=rules,
+        fixed=fixed,
+        seeds=seeds,
+        name=as_folder(folder).resolve().name,
+        train=train,
+    )
     if progress:
         print(f"Tuned on the proxy ({size_text(proxy)}): {cell(study.space)}.")
         print(f"Transferred to the target ({size_text(target)}) under {' and '.join(study.rules)}.")
