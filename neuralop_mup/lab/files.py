@@ -69,8 +69,10 @@ def check_room(folder: Path, size: int) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(folder).free < size:
-            need = f"the weights, checkpoints and report need {size / 1e6:,.1f} MB, but less space is available"
-            raise OSError(errno.ENOSPC, need)
+            raise OSError(
+                errno.ENOSPC,
+                f"the weights, checkpoints and report need {size / 1e6:,.1f} MB, but less space is available",
+            )
 
 
 def put(folder: Path, path: Path, content: str) -> None:
@@ -187,11 +189,15 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
     OSError
         If the file cannot be written. An existing file is then left unchanged.
     """
-    state = _state(model.to("cpu"))
     kept = processor if is_known(processor) else None
     if kept is not None:
         kept.to("cpu")
-    content = {"weights": state, "plan": get_plan(model).to_json(), "processor": kept, "made": json.dumps(plain(made))}
+    content = {
+        "weights": _state(model.to("cpu")),
+        "plan": get_plan(model).to_json(),
+        "processor": kept,
+        "made": json.dumps(plain(made)),
+    }
     save_torch(content, path)
 
 

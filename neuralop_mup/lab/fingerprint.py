@@ -176,9 +176,8 @@ def _parts_of(value: Any) -> tuple[str, Any, Any]:
 def _installed_as(value: Any) -> str | None:
     """Return the module of an object if it belongs to an installed package or to Python, otherwise None."""
     name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    if name is None and isinstance(value, types.FunctionType):  # a function created by exec
-        return None
-    name = name or "builtins"
+    if name is None and not isinstance(value, types.FunctionType):  # functions created by exec have no module either
+        name = "builtins"
     module = sys.modules.get(name)
     if module is None or name in ("__main__", "__mp_main__"):
         return None

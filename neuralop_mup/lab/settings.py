@@ -23,8 +23,6 @@ from neuralop_mup.optim.musoap import optimizer as musoap
 from neuralop_mup.validation import check_count, check_decay, check_number, check_positive
 
 _MULTIPLIERS = ("lr_mult", "init_mult")
-#: Lowest and highest learning rates searched for an optimizer that has no formula.
-ADAM_LRS = (1e-3, 6.4e-2)
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Choice:
     def search_lrs(self, steps: int) -> list[float]:
         """Return the learning rates to search: five in factors of 2 around the formula's value, or those for Adam."""
         if not self.lr_from_steps:
-            return log2_grid(*ADAM_LRS)
+            return log2_grid(1e-3, 6.4e-2)
         center = musoap.default_lr(steps, self.lr)
         rates = [float(f"{min(1.0, center * 2**i):.3g}") for i in range(-2, 3)]
         return list(dict.fromkeys(rates))  # no rate exceeds 1
