@@ -149,7 +149,7 @@ class Checkpoint:
             return
         generator = getattr(self._loader, "generator", None)
         state = {
-            **{name: _state(part) for name, part in self._parts.items()},
+            **{name: part.state_dict() for name, part in self._parts.items()},
             "order": generator and generator.get_state(),
             "random": torch.get_rng_state(),
             "key": self._key,
@@ -164,13 +164,6 @@ class Checkpoint:
                 "beginning."
             )
         self._last = time.monotonic()
-
-
-def _state(part: Any) -> dict[str, Any]:
-    """Return the state dict without the constructor arguments that neuralop adds, because these may contain functions."""
-    state = part.state_dict()
-    state.pop("_metadata", None)
-    return state
 
 
 def _read(path: Path) -> Any:
@@ -193,7 +186,7 @@ def keep_weights(model: nn.Module, processor: Any, path: Path, made: Mapping[str
     if kept is not None:
         kept.to("cpu")
     content = {
-        "weights": _state(model.to("cpu")),
+        "weights": model.to("cpu").state_dict(),
         "plan": get_plan(model).to_json(),
         "processor": kept,
         "made": json.dumps(plain(made)),

@@ -54,7 +54,7 @@ _INSTALLED = tuple(
 )
 #: A run's key already contains the releases of these packages, so the fingerprint does not need to.
 _IN_KEYS = ("torch", "neuralop_mup")
-_ATOMS = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, type(None), type(...))
+_ATOMS = (str, bytes, int, float, complex, torch.dtype, torch.device, type(None), type(...))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _WRAPPERS = (staticmethod, classmethod, property, types.MethodType, functools.cached_property, functools._lru_cache_wrapper)
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")

@@ -75,7 +75,7 @@ def described(value: Any) -> Any:
     1 and 1.0 are different, since code may treat them differently. Tuples become lists, and dots in keys become slashes. Any
     other value is replaced by its fingerprint (:func:`~neuralop_mup.lab.fingerprint.fingerprint_or_new`).
     """
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
         keys = [k if isinstance(k, str) else f"{type(k).__name__} {k}" for k in value]  # distinguishes 1 from "1"

@@ -54,7 +54,7 @@ def find_optimum(losses: Mapping[float, Sequence[float | None]], reach: float = 
         no minimum between them, or if any value or loss is not positive.
     """
     whole = {x: own for x, own in sorted(losses.items()) if own and all(y is not None and math.isfinite(y) for y in own)}
-    if len(whole) < 3 or min(whole) <= 0 or min(map(min, whole.values())) <= 0:
+    if not whole or min(whole) <= 0 or min(map(min, whole.values())) <= 0:
         return None
     values = list(whole)
     x = np.log2(values)
@@ -86,8 +86,7 @@ def ratio_between(ours: Sequence[float], other: Sequence[float]) -> tuple[float,
     tuple of float or None
         None if there are fewer than three seeds, if a run failed (its loss is not finite), or if any loss is not positive.
     """
-    every = [*ours, *other]
-    if len(ours) != len(other) or len(ours) < SEEDS or not all(map(math.isfinite, every)) or min(every) <= 0:
+    if len(ours) != len(other) or len(ours) < SEEDS or not all(0 < loss < math.inf for loss in [*ours, *other]):
         return None
     ratios = np.log(ours) - np.log(other)
     half = student(len(ratios) - 1) * ratios.std(ddof=1) / math.sqrt(len(ratios))

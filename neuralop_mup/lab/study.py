@@ -157,7 +157,7 @@ class Study:
             if {**params, "lr": best["lr"]} == best and len(records) == len(self.seeds):
                 losses[params["lr"]] = [record["loss"] for record in records]
         optimum = find_optimum(losses)
-        return {**best, "lr": float(f"{optimum.value:.3g}")} if optimum and optimum.value else best
+        return best if optimum is None else {**best, "lr": float(f"{optimum.value:.3g}")}
 
     def missing_runs(self, records: Records) -> list[Run]:
         """Return the missing runs that can start now, in order: first the runs of the base, then those of the target.
