@@ -257,8 +257,9 @@ class Settings:
             object.__setattr__(self, name, float(value))  # 1 and 1.0 give the same training, so they must be the same run
         object.__setattr__(self, "device", available_device(self.device))
         check_decay("beta2", self.beta2)
-        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
-            check_count(name, getattr(self, name), least=least)
+        check_count("epochs", self.epochs)
+        check_count("batch_size", self.batch_size)
+        check_count("seed", self.seed, least=0)
         for name in ("aux_lr", "clip_spectral"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
@@ -301,7 +302,7 @@ def build_optimizer(model: nn.Module, s: Settings, steps: int = 1) -> torch.opti
     if choice.user_defined:
         optimizer = choice.make(model, s.lr, steps)
     else:
-        arguments = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": dict(s.lr_mult), **s.arguments}
+        arguments = {"lr": s.lr, "weight_decay": s.weight_decay, "lr_mult": s.lr_mult, **s.arguments}
         if choice.betas:
             arguments["betas"] = (0.9, s.beta2)
         if s.aux_lr is not None:
