@@ -30,6 +30,9 @@ from neuralop_mup.lab.target import Tuned, load_target
 from neuralop_mup.lab.training import FNOs, function_name, variable_of
 from neuralop_mup.lab.wording import params
 
+#: Arguments of the functions below that decide how runs are trained, or that `decide` receives in another form.
+_NOT_DECIDED = ("rule", "compare", "lr", "seed", "n_workers", "executor", "progress")
+
 _REPLACED = (
     "{} contains the results of an earlier call with other data, code, settings or versions. This call replaces the report "
     "and the model that nm.load_tuned loads. To keep both, pass another folder= (in the shell: --folder). Runs are kept, so "
@@ -176,34 +179,8 @@ def train(
     (torch.Size([2, 1, 16]), 'report.md')
     """
     arguments = {**locals()}
-    decided = decide(
-        build,
-        data,
-        folder,
-        read=read,
-        loss=loss,
-        score=score,
-        processor=processor,
-        search=False,
-        target=target,
-        base=base,
-        space=None if lr is None else {"lr": [lr]},
-        rules=(rule,),
-        optimizer=optimizer,
-        seeds=(seed,),
-        epochs=epochs,
-        batch_size=batch_size,
-        device=device,
-        init_mult=init_mult,
-        weight_decay=weight_decay,
-        beta2=beta2,
-        schedule=schedule,
-        clip_spectral=clip_spectral,
-        aux_lr=aux_lr,
-        soap=soap,
-    )
-    decided.study.train.show_progress = progress
-    return _train_and_report(decided, train, arguments, partial(_train_one, decided.study))
+    changes = {"search": False, "rules": (rule,), "seeds": (seed,), "space": None if lr is None else {"lr": [lr]}}
+    return _train_and_report(train, arguments, changes, partial(_train_one, progress=progress))
 
 
 def tune(
@@ -356,37 +333,13 @@ def tune(
     arguments = {**locals()}
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    decided = decide(
-        build,
-        data,
-        folder,
-        read=read,
-        loss=loss,
-        score=score,
-        processor=processor,
-        target=target,
-        base=base,
-        space=space,
-        rules=(rule, *compare),
-        optimizer=optimizer,
-        seeds=seeds,
-        epochs=epochs,
-        batch_size=batch_size,
-        device=device,
-        init_mult=init_mult,
-        weight_decay=weight_decay,
-        beta2=beta2,
-        schedule=schedule,
-        clip_spectral=clip_spectral,
-        aux_lr=aux_lr,
-        soap=soap,
-    )
     how = {"executor": executor, "n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
-    return _train_and_report(decided, tune, arguments, partial(train_missing, decided.study, **how))
+    return _train_and_report(tune, arguments, {"rules": (rule, *compare)}, partial(train_missing, **how))
 
 
-def _train_one(study: Study, records: Records) -> Results:
+def _train_one(study: Study, records: Records, progress: bool) -> Results:
     """Train the only run of a study in this process, unless its record can be reused."""
+    study.train.show_progress = progress
     (run,) = study.tuning[0]
     if records.get(run) is None:
         records.warn_of_other_releases([run])
@@ -397,27 +350,31 @@ def _train_one(study: Study, records: Records) -> Results:
 
 
 def _train_and_report(
-    decided: Decided, function: Callable[..., Tuned], arguments: Mapping[str, Any], train: Callable[[Records], Results]
+    function: Callable[..., Tuned],
+    arguments: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    train: Callable[[Study, Records], Results],
 ) -> Tuned:
-    """Train the missing runs, load the target, and write the report.
+    """Choose everything, train the missing runs, load the target, and write the report.
 
     Parameters
     ----------
-    decided : Decided
-        The study and the choices that were made.
     function : callable
         The function that the user called.
     arguments : mapping
         Arguments of this call.
+    changes : mapping
+        Arguments of :func:`~neuralop_mup.lab.decisions.decide` that differ from those of the call.
     train : callable
-        ``train(records)`` trains the missing runs.
+        ``train(study, records)`` trains the missing runs.
 
     Raises
     ------
     MupError
-        If the folder cannot be written, or no run of the target completed.
+        If an argument is invalid, if the folder cannot be written, or if no run of the target completed.
     """
     folder, progress = arguments["folder"], arguments["progress"]
+    decided = decide(**{name: value for name, value in {**arguments, **changes}.items() if name not in _NOT_DECIDED})
     if progress:
         print(decided)
     for note in decided.study.notes:
@@ -428,7 +385,7 @@ def _train_and_report(
             _, earlier = Study.load(folder)
             if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
                 warnings.warn(_REPLACED.format(folder), stacklevel=3)
-        tuned, found = _report(decided, train(records), _call_text(function, arguments))
+        tuned, found = _report(decided, train(decided.study, records), _call_text(function, arguments))
     if progress:
         print(f"\n{tuned}\n\n{found.comparison}")
     for finding in found.findings:
