@@ -21,18 +21,17 @@ from neuralop_mup.lab.loss import error_name, errors_of, loss_or_default, losses
 from neuralop_mup.lab.problems import Problem
 from neuralop_mup.lab.problems.mode_energy import ENOUGH, ModeEnergy, mode_energy, proxy_advice
 from neuralop_mup.lab.score import score_of
-from neuralop_mup.lab.settings import CLASS_NAMES, Choice, Settings, optimizer_of
+from neuralop_mup.lab.settings import CLASS_NAMES, Settings, optimizer_of
 from neuralop_mup.lab.study import Study, checked_fields
-from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet, untouched
+from neuralop_mup.lab.training import Training, build_model, function_name, n_params, processor_of, quiet
 from neuralop_mup.lab.wording import cell, counted, number, size_text
 from neuralop_mup.validation import check_positive
 
 LEAST_WIDTH = 16
 _REPORT_BYTES = 1_000_000  # estimate for records, report and figures
 _PARAMETER_BYTES = 20  # per parameter, for the weights and for a checkpoint with weights and optimizer state
-#: Number of steps assumed when validating default learning rates before the data is read.
-_TYPICAL_STEPS = 1000
 _FEW_SAMPLES = 10  # with fewer validation samples, one unusual sample may change the mean error by more than 10 %
+_NOT_NORMALIZED = "no; batches of loaders and data sets are used as they are without processor="
 
 #: Keys that occur in batches of graphs and meshes.
 _GRAPH_KEYS = {"input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh"}
@@ -87,35 +86,31 @@ class Decided:
 def validated(
     folder: str | Path,
     *,
-    target: Mapping[str, Any],
     rules: Sequence[str],
     optimizer: Any,
     seeds: Iterable[int],
-    base: Mapping[str, Any] | None = None,
-    space: Mapping[str, Any] | None = None,
+    space: Mapping[str, Any] | None,
+    search: bool,
     init_mult: Mapping[str, float] | None = None,
-    search: bool = True,
     **settings: Any,
-) -> tuple[Study, Mapping[str, Choice]]:
+) -> tuple[Study, Settings]:
     """Validate the arguments that do not depend on the data, without reading data or building models.
 
     Parameters
     ----------
-    folder, target, optimizer, seeds, base, space, init_mult
+    folder, optimizer, seeds, space, init_mult
         See the arguments of the same names in :func:`neuralop_mup.tune`.
-    rules : sequence of str
-        The rule that is used, followed by other rules to compare on the target.
-    search : bool, default True
-        Whether hyperparameters are tuned on the base model. If False, only the target is trained.
+    rules, search
+        See :func:`decide`.
     **settings
         Settings of every run. None selects the default of the optimizer.
 
     Returns
     -------
     Study
-        The study. :func:`decide` adds the default base and the default learning rates.
-    dict of str to Choice
-        The optimizers that the runs can select by name.
+        The study. :func:`decide` adds the sizes and the default learning rates.
+    Settings
+        The settings of the first run, except for its sizes.
 
     Raises
     ------
@@ -124,36 +119,31 @@ def validated(
     """
     as_folder(folder)
     name, optimizers = optimizer_of(optimizer)
-    choice = optimizers[name]
+    choice, space = optimizers[name], space or {}
     for rule in rules:
         check_rule(rule)
-    searched = dict(space or {}) if isinstance(space or {}, Mapping) else {}
-    interpolate = search and "lr" not in searched
-    if not space or (searched and "lr" not in searched):
+    if isinstance(space, Mapping) and "lr" not in space:
         if choice.user_defined:
             argument = "space={'lr': [low, …, high]}" if search else "lr=…"
             raise MupError(f"The optimizer {name} has no default learning rate. Pass {argument}.")
-        space = {"lr": _default_lrs(choice, _TYPICAL_STEPS, search), **searched}
+        space = {"lr": [choice.lr], **space}  # a placeholder
     given = {key: value for key, value in settings.items() if value is not None or key in ("epochs", "batch_size", "device")}
-    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in searched}
+    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in space}
     multipliers = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
-    if isinstance(base, Mapping) and isinstance(target, Mapping):
-        base = {**target, **base}
     by_rule = {rule: {"init_mult": multipliers} if rule != "standard" and multipliers else {} for rule in rules}
     study = Study(
         name=Path(folder).resolve().name,
-        sizes={"proxy": base, "target": target} if search else {"target": target},
         rules=tuple(by_rule),
-        settings_by_rule=by_rule if search else {rule: {**own, "base": base} for rule, own in by_rule.items()},
-        interpolate=interpolate,
+        settings_by_rule=by_rule,
         keep_weights=True,
         **checked_fields(space, fixed, seeds, ("model", "base", "rule", "seed")),
     )
+    first = {**study.fixed, **study.example}
     tried = [{key: value} for key, values in {**study.space, "seed": study.seeds}.items() for value in values]
-    for config in [{**study.settings_by_rule[rule], **one} for rule in study.rules for one in tried]:
-        run = Settings.of({**study.fixed, **study.example, **config}, optimizers)
+    for config in [{**own, **one} for own in by_rule.values() for one in tried]:
+        run = Settings.of({**first, **config}, optimizers)
         check_positive("lr", run.lr)  # Settings also accept zero, but such a run would not learn anything
-    return study, optimizers
+    return study, Settings.of(first, optimizers)
 
 
 def decide(
@@ -161,10 +151,13 @@ def decide(
     data: Any,
     folder: str | Path,
     *,
+    target: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
     read: Mapping[str, Any] | None = None,
     loss: Any = None,
     score: Any = None,
     processor: Any = None,
+    space: Mapping[str, Any] | None = None,
     search: bool = True,
     **arguments: Any,
 ) -> Decided:
@@ -172,10 +165,13 @@ def decide(
 
     Parameters
     ----------
-    build, data, folder, read, loss, score, processor
+    build, data, folder, target, base, read, loss, score, processor, space
         See the arguments of the same names in :func:`neuralop_mup.tune`.
-    search, **arguments
-        See the arguments of the same names in :func:`validated`.
+    search : bool, default True
+        Whether hyperparameters are tuned on the base model. If False, only the target is trained.
+    **arguments
+        ``rules``, the rule that is used, followed by other rules to compare on the target; and the other arguments of
+        :func:`validated`.
 
     Raises
     ------
@@ -183,34 +179,33 @@ def decide(
         If the data, the sizes or the settings cannot be used.
     """
     read = options_of(read)
-    study, optimizers = validated(folder, search=search, **arguments)
-    rule, target = study.rules[0], study.sizes["target"]
+    study, run = validated(folder, space=space, search=search, **arguments)
     large = _built(build, target, "target", real=not search)
     source = as_source(data, read)
     loaded = source.load()
-    with untouched(loaded.loaders(1, 0)[0]):
-        sample = loaded.sample()
+    sample = loaded.sample()
     grid = grid_of(sample)
     # With a mask, the energy would be dominated by its edge.
     energy = mode_energy(sample["y"]) if grid and search and "mask" not in sample else None
-    base = study.sizes["proxy"] if search else study.settings_by_rule[rule]["base"]
-    reasons = ""
+    base, reasons = {**target, **base} if isinstance(base, Mapping) else base, ""
     if search and base is None:
         base, reasons = narrower(target, energy)
     small = None if base is None else _built(build, base, "base", real=search)
-    models = {"proxy": small, "target": large} if search else {"target": large}
-    sizes = {"proxy": dict(base), "target": dict(target)} if search else {"target": dict(target)}
+    models, sizes, by_rule = {"target": large}, {"target": target}, study.settings_by_rule
+    if search:
+        models, sizes = {"proxy": small, **models}, {"proxy": base, **sizes}
+    else:
+        by_rule = {rule: {**own, "base": base} for rule, own in by_rule.items()}
     costs = {label: n_params(model) for label, model in models.items()}
     if search and costs["proxy"] >= costs["target"]:
         raise MupError(
             f"The base model has {costs['proxy']:,} parameters and the target has {costs['target']:,}, so tuning on the "
             "base model saves nothing. Pass a base with a smaller width or fewer modes."
         )
-    run = Settings.of({**study.fixed, **study.example}, optimizers)
     loss, n_dim = loss_or_default(loss, loaded, processor, processor_of(source, loaded)), len(grid) or 2
     losses, is_named = losses_of(loss, n_dim, getattr(source, "losses", dict)()), isinstance(loss, str)
-    call, first = f"{function_name(build)}(**{sizes[study.base]})", models[study.base]
-    check_batch(call, first, sample, losses, processor, is_named, bool(grid))
+    label, first = next(iter(models.items()))
+    check_batch(f"{function_name(build)}(**{sizes[label]})", first, sample, losses, processor, is_named, bool(grid))
     check_data(loaded, sample["y"], models, run.batch_size, loss, grid)
     training = Training(
         build,
@@ -220,7 +215,7 @@ def decide(
         processor,
         loss,
         score_of(score),
-        optimizers,
+        run.optimizers,
         (sample["x"].shape[1], *grid) if grid else None,
         errors_of(loss, losses, n_dim),
         error_name(loss, sample["y"].shape[1] if grid else 1),
@@ -229,10 +224,12 @@ def decide(
         with quiet():
             training.score.check(first, training.processor, loaded)
     steps = run.epochs * len(loaded.loaders(run.batch_size, 0)[0])
-    uses_default_lr = "lr" not in (arguments.get("space") or {})
-    lrs = _default_lrs(run.choice, steps, search) if uses_default_lr else study.space["lr"]
-    reason = f"for {steps} steps" if run.choice.lr_from_steps else "the default"
-    about_lr = f"{number(lrs[0])}, {reason if uses_default_lr else 'as passed'}; not tuned"
+    lrs, reason = study.space["lr"], "as passed"
+    uses_default_lr = "lr" not in (space or {})
+    if uses_default_lr:
+        lrs = run.choice.search_lrs(steps) if search else [run.choice.default_lr(steps)]
+        reason = f"for {steps} steps" if run.choice.lr_from_steps else "the default"
+    about_lr = f"{number(lrs[0])}, {reason}; not tuned"
     if search:
         about_lr = f"{len(lrs)} values from {number(min(lrs))} to {number(max(lrs))}, tuned on the proxy"
     for rule in study.rules:
@@ -241,27 +238,31 @@ def decide(
                 own = copy.deepcopy(model)
                 parametrize(own, base=copy.deepcopy(small), rule=rule, init=model is first)
     about_base = "the reference size, 32 channels and 16 modes" if base is None else size_text(base)
-    problem = {"problem": cell(source.content())} if isinstance(source, Problem) else {}
-    normalized = "" if training.processor else "no; batches of loaders and data sets are used as they are without processor="
     about_target = f"{size_text(target)}; {costs['target']:,} parameters, {steps} steps ({counted(run.epochs, 'epoch')})"
     choices = {
         "data": source.title,
-        **getattr(source, "readings", problem),
-        **({"normalized": normalized} if normalized else {}),
+        "problem": cell(source.content()) if isinstance(source, Problem) else "",
+        **getattr(source, "readings", {}),
+        "normalized": ""
+        if training.processor
+        else "no; batches of loaders and data sets are used as they are without processor=",
         "proxy" if search else "base": reasons or about_base,
         "target": f"{about_target}, loss {loss if is_named else 'user-defined'}",
         "lr": about_lr,
     }
-    n_val, modes = (loaded.counts()["val"], modes_of(first)) if search else (None, None)
-    notes = tuple(data_notes(sample, n_val, modes, modes_of(large), is_named, energy))
-    space = {**study.space, "lr": lrs}
-    study = replace(study, sizes=sizes, space=space, notes=notes, train=training, costs=costs)
+    n_val = loaded.counts()["val"] if search else None
+    study = replace(
+        study,
+        sizes=sizes,
+        settings_by_rule=by_rule,
+        space={**study.space, "lr": lrs},
+        interpolate=search and uses_default_lr,
+        notes=tuple(data_notes(sample, n_val, modes_of(first), modes_of(large), is_named, energy)),
+        train=training,
+        costs=costs,
+    )
     title, n_bytes = f"{type(large).__name__} on {source.title}", _REPORT_BYTES + _PARAMETER_BYTES * costs["target"]
-    return Decided(study, title, steps, choices, n_bytes)
-
-
-def _default_lrs(choice: Choice, steps: int, search: bool) -> list[float]:
-    return choice.search_lrs(steps) if search else [choice.default_lr(steps)]
+    return Decided(study, title, steps, {name: text for name, text in choices.items() if text}, n_bytes)
 
 
 # Models
