@@ -121,22 +121,17 @@ class _Trainer(Trainer):
     """neuralop's trainer, which here also stops if the loss is not finite and writes checkpoints between epochs."""
 
     checkpoint: Checkpoint | None = None
-    bar: Any = None  # progress bar over the steps
-    spent = began = 0.0  # seconds of training before an interruption, and the clock time of the start of this process
-
-    @property
-    def seconds(self) -> float:
-        return self.spent + time.perf_counter() - self.began
+    bar: Any  # progress bar over the steps
+    began: float  # clock time at which the training would have started without interruptions
 
     def on_epoch_start(self, epoch: int) -> None:
         super().on_epoch_start(epoch)
         if self.checkpoint is not None and epoch > self.start_epoch:
-            self.checkpoint.save_if_due(epoch, self.seconds)
+            self.checkpoint.save_if_due(epoch, time.perf_counter() - self.began)
 
     def train_one_batch(self, idx: int, sample: dict, training_loss: Any) -> torch.Tensor:
         loss = super().train_one_batch(idx, sample, training_loss)
-        if self.bar is not None:
-            self.bar.update()
+        self.bar.update()
         if not torch.isfinite(loss):
             lr = max(group["lr"] for group in self.optimizer.param_groups)
             raise Diverged(
@@ -237,10 +232,9 @@ class Training:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Training":
         """Copy the functions and the processor, which may be stateful, but share the data."""
+        copies = {name: copied(getattr(self, name)) for name in ("build", "losses", "errors", "processor", "score")}
         twin = copy.copy(self)
-        twin._data = self._data
-        for name in ("build", "losses", "errors", "processor", "score"):
-            setattr(twin, name, copied(getattr(self, name)))
+        vars(twin).update(copies, _data=self._data)
         return twin
 
     @property
@@ -254,12 +248,6 @@ class Training:
     def parts(self) -> tuple:
         """The objects that must be sent to other processes."""
         return self.build, self.losses, self.processor, self.score, self.optimizers
-
-    def split(self) -> dict[str, list[int]]:
-        """Return the indices of the samples of each split. The dict is empty for loaders."""
-        counted = self.data.counts() if isinstance(self.data, ProblemData) else {}
-        numbers = getattr(self.source, "split_indices", {name: range(n) for name, n in counted.items()})
-        return {name: list(map(int, found)) for name, found in numbers.items()}
 
     # The content of a run
 
@@ -295,6 +283,8 @@ class Training:
         """Return a description of how a trained model was built and of the data that it was trained on."""
         is_fno, masked = isinstance(self.build, FNOs), getattr(self.data, "masked", False)
         channels = {"in_channels": self.build.in_channels, "out_channels": self.build.out_channels} if is_fno else {}
+        counted = self.data.counts() if isinstance(self.data, ProblemData) else {}
+        numbers = getattr(self.source, "split_indices", {name: range(n) for name, n in counted.items()})
         return {
             "build": function_name(self.build),
             "is_fno": is_fno,
@@ -307,7 +297,7 @@ class Training:
             # What NaN in x was filled with, or None.
             "fill": self.data.normalizers[0].mean.tolist() if masked else None,
             "x_had_nan": masked and bool((self.data.sample()["x"][:, -1] == 0).any()),
-            "split": self.split(),
+            "split": {name: list(map(int, found)) for name, found in numbers.items()},  # empty for loaders
         }
 
     def model(self, s: Settings) -> nn.Module:
@@ -352,14 +342,13 @@ class Training:
         """
         s = Settings.of(config, self.optimizers)
         model, trainer, train, evals = self.prepare(s)
-        data, steps = self.data, len(train) * s.epochs
-        folder = Path(place) if place is not None and Path(place).is_dir() else None
-        if folder is not None:
+        steps, spent = len(train) * s.epochs, 0.0
+        if place is not None:
             key = fingerprint([self.fingerprints, releases(), {k: v for k, v in config.items() if k != "device"}])
             state = {"model": model, "optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
-            trainer.checkpoint = Checkpoint(folder / CHECKPOINT, train, key, **state)
-            trainer.start_epoch, trainer.spent = trainer.checkpoint.restore()
-        trainer.began = time.perf_counter()
+            trainer.checkpoint = Checkpoint(Path(place, CHECKPOINT), train, key, **state)
+            trainer.start_epoch, spent = trainer.checkpoint.restore()
+        trainer.began = time.perf_counter() - spent
         trainer.bar = bar(
             desc="steps", total=steps, initial=trainer.start_epoch * len(train), disable=not self.show_progress, leave=False
         )
@@ -378,26 +367,25 @@ class Training:
                 raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Use a lower lr.")
         if self.score is not None:
             with quiet():
-                value = self.score.of(model, self.processor, data)
+                value = self.score.of(model, self.processor, self.data)
             if not math.isfinite(value):
                 name = self.score.name
                 raise Diverged(f"The score {name} of the trained model is {value}. Use a lower lr, or train for longer.")
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
             if "test" in evals and isinstance(self.score.given, str):
                 with quiet(), suppress(MupError):  # test trajectories may be too short for a rollout
-                    measured["test_score"] = self.score.of(model, self.processor, data, "test")
-        data.check_unchanged()
-        took = trainer.seconds
-        if keep and folder is not None:
-            keep_weights(model, self.processor, folder / WEIGHTS, self.provenance(s))
-        of_training = {
+                    measured["test_score"] = self.score.of(model, self.processor, self.data, "test")
+        self.data.check_unchanged()
+        measured |= {
             "train_loss": float(metrics["avg_loss"]),
             "n_params": n_params(model),
             "steps": steps,
-            "seconds": took,
+            "seconds": time.perf_counter() - trainer.began,
             "error_name": self.error_name,
         }
-        return {**measured, **of_training}
+        if keep and place is not None:
+            keep_weights(model, self.processor, Path(place, WEIGHTS), self.provenance(s))
+        return measured
 
     def prepare(self, s: Settings) -> tuple[nn.Module, _Trainer, Any, Mapping[str, Any]]:
         """Return a new model, its trainer, the training loader, and the evaluation loaders by split."""
