@@ -63,23 +63,16 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
         # By Parseval's theorem, the other axes do not need to be transformed.
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
-        both_signs = axis == fields.ndim - 1 and not fields.is_complex()
-        kept = torch.stack([energy[_is_kept(frequency, n, both_signs)].sum() for n in range(points + 1)])
+        # The smallest n_modes with which a SpectralConv keeps a frequency: the n frequencies around 0, with one more below 0
+        # than above for even n. Along the last axis of complex fields, neuralop 2.0 keeps different frequencies, but that
+        # axis is treated like the others here.
+        needed = torch.where(frequency < 0, -2 * frequency, 2 * frequency + 1)
+        if axis == fields.ndim - 1 and not fields.is_complex():
+            needed = 2 * frequency.abs()  # the spectrum contains the frequencies 0 … n // 2, which represent both signs
+        kept = torch.stack([energy[needed <= n].sum() for n in range(points + 1)])
         shares = kept / kept[-1] if kept[-1] > 0 else torch.ones_like(kept)
         result.append(tuple(shares.tolist()))
     return ModeEnergy(tuple(result))
-
-
-def _is_kept(frequency: torch.Tensor, n: int, both_signs: bool) -> torch.Tensor:
-    """Return a mask of the frequencies that a ``SpectralConv`` with n modes keeps along an axis.
-
-    Along the last axis of real fields, the spectrum contains the frequencies 0 … n // 2, which represent both signs. Along
-    other axes, the n frequencies around 0 are kept, with one more below 0 than above for even n. Along the last axis of
-    complex fields, neuralop 2.0 keeps different frequencies, but this function treats that axis like the others.
-    """
-    if both_signs:
-        return frequency.abs() <= n // 2
-    return (frequency >= -(n // 2)) & (frequency <= (n - 1) // 2)
 
 
 def proxy_advice(energy: ModeEnergy, proxy: Sequence[int], target: Sequence[int]) -> str:
