@@ -94,8 +94,9 @@ def solve_darcy(a: torch.Tensor, f: torch.Tensor | float = 1.0) -> torch.Tensor:
 
 def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
     inner = len(a) - 2
-    across_rows = _harmonic(a[1:, 1:-1], a[:-1, 1:-1])  # (inner + 1, inner)
-    across_columns = _harmonic(a[1:-1, 1:], a[1:-1, :-1])  # (inner, inner + 1)
+    inverse = 1 / a  # on a face, a is the harmonic mean
+    across_rows = 2 / (inverse[1:, 1:-1] + inverse[:-1, 1:-1])  # (inner + 1, inner)
+    across_columns = 2 / (inverse[1:-1, 1:] + inverse[1:-1, :-1])  # (inner, inner + 1)
     diagonal = across_rows[1:] + across_rows[:-1] + across_columns[:, 1:] + across_columns[:, :-1]
     rows, columns = -across_rows[1:-1].ravel(), -across_columns[:, 1:]
     columns[:, -1] = 0  # the last node of a row and the first of the next row are not neighbours
@@ -106,10 +107,6 @@ def _solve_one(a: np.ndarray, f: np.ndarray) -> np.ndarray:
         matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
     )
     return factor.solve(f.ravel() / (len(a) - 1) ** 2).reshape(inner, inner)
-
-
-def _harmonic(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return 2 / (1 / left + 1 / right)
 
 
 @dataclass(frozen=True, kw_only=True)
