@@ -14,7 +14,7 @@ from neuralop_mup.lab.decisions import decide
 from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.outcome import is_complete
-from neuralop_mup.lab.results import Results, seconds
+from neuralop_mup.lab.results import seconds
 from neuralop_mup.lab.statistics import SEEDS, difference
 from neuralop_mup.lab.study import Study
 from neuralop_mup.lab.sweeps import train_missing
@@ -162,28 +162,30 @@ def compare(
     arguments = {"target": target, "read": read, "loss": loss, "seeds": seeds[:1], **shared}
     adam = decide(build, data, folder, rules=("standard",), optimizer="adam", **arguments)
     soap = decide(build, data, folder, rules=(DEFAULT_RULE,), optimizer="soap", **arguments)
-    held_out = "test" if "test" in soap.study.train.data.counts() else "validation"
-    used = soap.study.train.loss
+    training = soap.study.train
+    held_out = "test" if "test" in training.data.counts() else "validation"
+    used = training.loss if isinstance(training.loss, str) else "user-defined"
     about = (
         f"Comparison of Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
-        f"{counted(len(seeds), 'seed')}, loss {used if isinstance(used, str) else 'user-defined'}; the error is the "
-        f"{soap.study.train.error_name} on held-out {held_out} data."
+        f"{counted(len(seeds), 'seed')}, loss {used}; the error is the {training.error_name} on held-out {held_out} data."
     )
     if progress:
         print(about, soap, sep="\n")
     how: dict[str, Any] = {"n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
-    lrs, searches = {ADAM: ADAM_LR, SOAP: default_lr(soap.steps)}, dict[str, Results]()
-    for name in (SMALL_ADAM, SMALL_SOAP, *([TARGET_ADAM] if tuned else [])):
-        study, size = (soap if name == SMALL_SOAP else adam).study, "target" if name == TARGET_ADAM else "proxy"
-        space = {"lr": [lrs[SMALL_ADAM] * 2.0**i for i in (-2, -1, 0, 1, 2)]} if size == "target" else study.space
-        search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
-        searches[name] = train_missing(search, folder, **how)
-        lrs[name] = searches[name].best["lr"]  # raises an error if no learning rate completed
-    settings = {}
-    for name in (name for name in METHODS if name in lrs):
-        study = (soap if "SOAP" in name else adam).study
-        of_rule = {"rule": study.rules[0], **study.settings_by_rule.get(study.rules[0], {})}
-        base = study.sizes["proxy"] if name in searches else None
+    lrs, tuning, settings = {ADAM: ADAM_LR, SOAP: default_lr(soap.steps)}, {}, {}
+    for name in METHODS if tuned else METHODS[:-1]:
+        study, base = (soap if "SOAP" in name else adam).study, None
+        (rule,) = study.rules
+        if name not in lrs:
+            size, space, base = "proxy", study.space, study.sizes["proxy"]
+            if name == TARGET_ADAM:
+                size, space = "target", {"lr": [lrs[SMALL_ADAM] * 2.0**i for i in (-2, -1, 0, 1, 2)]}
+            search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
+            found, tried = train_missing(search, folder, **how), space["lr"]
+            lrs[name] = found.best["lr"]  # raises an error if no learning rate completed
+            source = f"best of {len(tried)}, {min(tried):.3g} to {max(tried):.3g}, at {size_text(study.sizes[size])}"
+            tuning[name] = seconds(found.records), source
+        of_rule = {"rule": rule, **study.settings_by_rule[rule]}
         settings[name] = {"optimizer": study.fixed["optimizer"], **of_rule, "base": base, "lr": lrs[name]}
     final = Study(
         name=folder.resolve().name,
@@ -199,11 +201,5 @@ def compare(
         own = results.cell(None, name)
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         done = [record for record in own if is_complete(record)]
-        search = (seconds(searches[name].records), _lr_source(searches[name])) if name in searches else ()
-        methods[name] = Method(lrs[name], errors, seconds(done) / len(done) if done else 0.0, *search)
+        methods[name] = Method(lrs[name], errors, seconds(done) / len(done) if done else 0.0, *tuning.get(name, ()))
     return Comparison(methods, soap.title, about)
-
-
-def _lr_source(search: Results) -> str:
-    lrs = search.study.space["lr"]
-    return f"best of {len(lrs)}, {min(lrs):.3g} to {max(lrs):.3g}, at {size_text(search.study.sizes[search.study.base])}"
