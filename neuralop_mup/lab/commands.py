@@ -79,9 +79,9 @@ def compare(
         Folder for the runs. Repeating the command resumes them. Default: runs/DATA-compare.
     """
     is_default = data == "burgers" and not problem and not target
-    source = _source(data, _SMALL_PROBLEM if is_default else problem, read)
-    out, size = _folder(folder, source, "compare"), _target(source, _SMALL_TARGET if is_default else target)
-    found = compare_methods(_fnos(source), source, target=size, folder=out, read=None, **how)
+    source, fnos, out = _opened("compare", folder, data, _SMALL_PROBLEM if is_default else problem, read)
+    size = _target(source, _SMALL_TARGET if is_default else target)
+    found = compare_methods(fnos, source, target=size, folder=out, read=None, **how)
     methods = {fill(name, 16): (own.errors, own.lr) for name, own in found.methods.items()}
     plots.plot_ways(methods, out / "comparison.png", title=found.title)
     _write(out / "comparison.md", f"# {found.title}\n\n{found}\n")
@@ -114,10 +114,9 @@ def train(
     folder
         Folder for the weights and the report. Repeating the command resumes the training. Default: runs/DATA-train.
     """
-    source = _source(data, problem, read)
+    source, fnos, out = _opened("train", folder, data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
-    out = _folder(folder, source, "train")
-    tuning.train(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
+    tuning.train(fnos, source, folder=out, **sizes, processor=None, read=None, **how)
     print(_where(out))
     return 0
 
@@ -151,10 +150,9 @@ def tune(
         Folder for the runs, the target's weights and the report. Repeating the command resumes the study. Default:
         runs/DATA-tune.
     """
-    source = _source(data, problem, read)
+    source, fnos, out = _opened("tune", folder, data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "space": space and _flat(space)}
-    out = _folder(folder, source, "tune")
-    tuning.tune(_fnos(source), source, folder=out, **sizes, processor=None, read=None, **how)
+    tuning.tune(fnos, source, folder=out, **sizes, processor=None, read=None, **how)
     print(_where(out))
     return 0
 
@@ -243,8 +241,7 @@ def coord_check(
     folder
         Folder for the table and the figure. Default: runs/DATA-coord-check.
     """
-    source = _source(data, problem, read)
-    fnos, out = _fnos(source), _folder(folder, source, "coord-check")
+    source, fnos, out = _opened("coord-check", folder, data, problem, read)
     name, optimizers = optimizer_of(optimizer)
     settings = Settings.of({"optimizer": name, "lr": lr}, optimizers)
     start = {"hidden_channels": 32, "n_modes": tuple(min(16, n) for n in source.grid_shape), **(model or {})}
@@ -320,9 +317,12 @@ def _source(data: str, problem: Some, read: Some) -> Any:
     return as_source(data.split(",") if "," in data and not os.path.exists(os.path.expanduser(data)) else data, given)
 
 
-def _folder(given: str, source: Any, command: str) -> Path:
-    """Return the folder for the results of a command. By default, its name contains the path of the data."""
-    return Path(given or f"runs/{source.title.replace('/', '-')}-{command}")
+def _opened(command: str, folder: str, data: str, problem: Some, read: Some) -> tuple[Any, FNOs, Path]:
+    """Return the data of a command, the function that builds FNOs for it, and the folder for the results."""
+    source = _source(data, problem, read)
+    fnos = FNOs(source.in_channels, source.out_channels, source.n_dim)
+    # By default, the name of the folder contains the path of the data.
+    return source, fnos, Path(folder or f"runs/{source.title.replace('/', '-')}-{command}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -332,10 +332,6 @@ def _write(path: Path, text: str) -> None:
             f"The earlier results in {path} were replaced. To keep both, pass another folder, such as --folder runs/second."
         )
     put(path.parent, path, text)
-
-
-def _fnos(source: Any) -> FNOs:
-    return FNOs(source.in_channels, source.out_channels, source.n_dim)
 
 
 def _target(source: Any, given: Some) -> dict[str, Any]:
