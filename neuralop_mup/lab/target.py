@@ -1,6 +1,5 @@
 """``Tuned``, a trained model that predicts, and its loading from the folder of a study."""
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -279,10 +278,7 @@ def load_target(results: Results, build: Callable[..., nn.Module] | None, proces
             f"{function_name(builder)}({_arguments(made['size'])}) does not return the model stored in {folder}: "
             f"{error_text(error)}. Pass the function that was used in training."
         ) from error
-    used = content["processor"] or copy.deepcopy(processor)
-    if used is not None:
-        used.to(next(model.parameters()).device)
-        used.eval()
+    used = Predictor(model, content["processor"] or processor).processor  # in eval mode, on the device of the model
     params, split = dict(made["params"]), {name: np.asarray(numbers) for name, numbers in made["split"].items()}
     return Tuned(params["lr"], params, model, made["loss"], results, folder / "report.md", used, split, made)
 
