@@ -422,24 +422,22 @@ def _is_literal(value: Any) -> bool:
 
 def _report(decided: Decided, results: Results, command: str) -> tuple[Tuned, Accuracy]:
     """Load the target, measure it, and write the report, even if no run of the target completed."""
-    study, folder, training = decided.study, str(results.folder), decided.study.train
-    # The name is empty for the FNO of the commands.
-    build = "" if isinstance(training.build, FNOs) else variable_of(function_name(training.build))
+    study, loaded, training = decided.study, repr(str(results.folder)), decided.study.train
+    if not isinstance(training.build, FNOs):
+        loaded += f", {variable_of(function_name(training.build))}"
     page = {"command": command, "title": decided.title, "settings": decided.settings}
     runs = results.cell(study.target, study.rules[0])
     if not any(map(is_complete, runs)):
         write_report(results, **page)
         raise Diverged(f"No run of the target completed with {params(runs[0]['params'])}: {runs[0]['error']}")
     tuned = load_target(results, training.build, training.processor_given)
-    load = f"nm.load_tuned({folder!r}{', ' if build else ''}{build})"
     predict = "tuned.predict(x)" if tuned.processor is not None else "tuned.model(x)  # x as the loader returns it"
-    page["use"] = f"import neuralop_mup as nm\n\ntuned = {load}\nprediction = {predict}"
+    page["use"] = f"import neuralop_mup as nm\n\ntuned = nm.load_tuned({loaded})\nprediction = {predict}"
     found = Accuracy()
     if training.x_shape is not None:
         model = tuned.model.to(available_device(study.fixed.get("device", "auto")))
         with writing(results.folder):
-            figure = results.folder / "samples.png"
-            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, figure)
+            found = accuracy(Predictor(model, tuned.processor), training.data, tuned.split, results.folder / "samples.png")
         model.to("cpu")
     write_report(results, **page, errors=found.page, findings=found.findings)
     return tuned, found
