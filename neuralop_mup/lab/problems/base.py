@@ -78,10 +78,8 @@ class Problem(ABC):
     ends: ClassVar[int] = 0  # 1 if the grid includes both ends, so it has one cell fewer than points
 
     def __post_init__(self) -> None:
-        for argument in ("n_train", "n_val", "n_test"):
-            check_count(argument, getattr(self, argument))
-        check_count("grid", self.grid, least=8)
-        check_count("seed", self.seed, least=0)
+        for argument, least in {"n_train": 1, "n_val": 1, "n_test": 1, "grid": 8, "seed": 0}.items():
+            check_count(argument, getattr(self, argument), least=least)
         check_count("solver_grid", self.fine_grid, least=self.grid)
         cells = self.grid - self.ends
         if (self.fine_grid - self.ends) % cells:
