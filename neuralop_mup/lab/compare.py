@@ -16,7 +16,7 @@ from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import seconds
 from neuralop_mup.lab.statistics import SEEDS, difference
-from neuralop_mup.lab.study import Study
+from neuralop_mup.lab.study import Study, log2_grid
 from neuralop_mup.lab.sweeps import train_missing
 from neuralop_mup.lab.wording import aligned, counted, number, size_text
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -81,8 +81,8 @@ class Comparison:
         rows = [["method", "error", "range over seeds", "learning rate", "from", "one training", "tuning"]]
         for name, own in self.methods.items():
             span = f"{number(min(own.errors))} to {number(max(own.errors))}"
-            times = (f"{time:.1f} s" for time in (own.seconds, own.tuning_seconds))
-            rows.append([name, number(median(own.errors)), span, f"{own.lr:.3g}", own.lr_source, *times])
+            time, tuning = f"{own.seconds:.1f} s", f"{own.tuning_seconds:.1f} s"
+            rows.append([name, number(median(own.errors)), span, f"{own.lr:.3g}", own.lr_source, time, tuning])
         return aligned(rows)
 
     def result(self) -> str:
@@ -179,7 +179,7 @@ def compare(
         if name not in lrs:
             size, space, base = "proxy", study.space, study.sizes["proxy"]
             if name == TARGET_ADAM:
-                size, space = "target", {"lr": [lrs[SMALL_ADAM] * 2.0**i for i in (-2, -1, 0, 1, 2)]}
+                size, space = "target", {"lr": log2_grid(lrs[SMALL_ADAM] / 4, 4 * lrs[SMALL_ADAM])}
             search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
             found, tried = train_missing(search, folder, **how), space["lr"]
             lrs[name] = found.best["lr"]  # raises an error if no learning rate completed

@@ -243,9 +243,7 @@ def decide(
         "data": source.title,
         "problem": cell(source.content()) if isinstance(source, Problem) else "",
         **getattr(source, "readings", {}),
-        "normalized": ""
-        if training.processor
-        else "no; batches of loaders and data sets are used as they are without processor=",
+        "normalized": "" if training.processor else _NOT_NORMALIZED,
         "proxy" if search else "base": reasons or about_base,
         "target": f"{about_target}, loss {loss if is_named else 'user-defined'}",
         "lr": about_lr,
