@@ -7,7 +7,7 @@ import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from jsonargparse import ArgumentParser, auto_parser
 
@@ -66,9 +66,9 @@ def in_full(argv: Sequence[str]) -> list[str]:
         option, hint = name, hints.get(name)
         if "." in name and text[:1] in ("(", "{"):  # tuples, as Python writes them
             text = text.translate(str.maketrans("()", "[]"))
-        lists = [get_origin(kind) in (tuple, Sequence, Iterable) for kind in (hint, *get_args(hint))]
-        is_list = lists[0] or name.startswith("--space.") or ("," in text and (any(lists) or "." in name))
-        if is_list and text and text[0] not in "[{":
+        is_list = get_origin(hint) in (tuple, Sequence, Iterable) or name.startswith("--space.")
+        may_be_list = f"{name}+" in hints or "." in name  # jsonargparse has such an option for each list
+        if (is_list or ("," in text and may_be_list)) and text and text[0] not in "[{":
             text = f"[{text}]"
         if hint is bool and word == name and following.startswith("--"):
             equals, text = "=", "true"
