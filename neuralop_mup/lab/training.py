@@ -368,8 +368,9 @@ class Training:
             with quiet():
                 value = self.score.of(model, self.processor, self.data)
             if not math.isfinite(value):
-                name = self.score.name
-                raise Diverged(f"The score {name} of the trained model is {value}. Use a lower lr, or train for longer.")
+                raise Diverged(
+                    f"The score {self.score.name} of the trained model is {value}. Use a lower lr, or train for longer."
+                )
             measured |= {"loss": value, "validation_error": measured["loss"], "score": self.score.name}
             if "test" in evals and isinstance(self.score.given, str):
                 with quiet(), suppress(MupError):  # test trajectories may be too short for a rollout

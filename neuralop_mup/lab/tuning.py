@@ -179,8 +179,9 @@ def train(
     (torch.Size([2, 1, 16]), 'report.md')
     """
     arguments = {**locals()}
-    changes = {"search": False, "rules": (rule,), "seeds": (seed,), "space": None if lr is None else {"lr": [lr]}}
-    return _train_and_report(train, arguments, changes, partial(_train_one, progress=progress))
+    run = partial(_train_one, progress=progress)
+    space = None if lr is None else {"lr": [lr]}
+    return _train_and_report(train, arguments, run, search=False, rules=(rule,), seeds=(seed,), space=space)
 
 
 def tune(
@@ -333,8 +334,9 @@ def tune(
     arguments = {**locals()}
     if isinstance(compare, str):
         raise MupError(f"compare={compare!r} must be a sequence of rules, such as ({compare!r},).")
-    how = {"executor": executor, "n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
-    return _train_and_report(tune, arguments, {"rules": (rule, *compare)}, partial(train_missing, **how))
+    devices = cuda_devices(device)
+    run = partial(train_missing, n_workers=n_workers, executor=executor, progress=progress, devices=devices)
+    return _train_and_report(tune, arguments, run, rules=(rule, *compare))
 
 
 def _train_one(study: Study, records: Records, progress: bool) -> Results:
@@ -352,8 +354,8 @@ def _train_one(study: Study, records: Records, progress: bool) -> Results:
 def _train_and_report(
     function: Callable[..., Tuned],
     arguments: Mapping[str, Any],
-    changes: Mapping[str, Any],
     train: Callable[[Study, Records], Results],
+    **changes: Any,
 ) -> Tuned:
     """Choose everything, train the missing runs, load the target, and write the report.
 
@@ -363,10 +365,10 @@ def _train_and_report(
         The function that the user called.
     arguments : mapping
         Arguments of this call.
-    changes : mapping
-        Arguments of :func:`~neuralop_mup.lab.decisions.decide` that differ from those of the call.
     train : callable
         ``train(study, records)`` trains the missing runs.
+    **changes
+        Arguments of :func:`~neuralop_mup.lab.decisions.decide` that differ from those of the call.
 
     Raises
     ------
