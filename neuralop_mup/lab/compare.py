@@ -15,6 +15,7 @@ from neuralop_mup.lab.engines import cuda_devices
 from neuralop_mup.lab.files import as_folder
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.results import seconds
+from neuralop_mup.lab.settings import OPTIMIZERS
 from neuralop_mup.lab.statistics import SEEDS, difference
 from neuralop_mup.lab.study import Study, log2_grid
 from neuralop_mup.lab.sweeps import train_missing
@@ -160,33 +161,40 @@ def compare(
     folder, seeds = as_folder(folder), tuple(seeds)
     shared = {"epochs": epochs, "batch_size": batch_size, "device": device}
     arguments = {"target": target, "read": read, "loss": loss, "seeds": seeds[:1], **shared}
-    adam = decide(build, data, folder, rules=("standard",), optimizer="adam", **arguments)
-    soap = decide(build, data, folder, rules=(DEFAULT_RULE,), optimizer="soap", **arguments)
-    training = soap.study.train
+    decided = decide(build, data, folder, rules=(DEFAULT_RULE, "standard"), optimizer="soap", **arguments)
+    study, training, steps = decided.study, decided.study.train, decided.steps
     held_out = "test" if "test" in training.data.counts() else "validation"
     used = training.loss if isinstance(training.loss, str) else "user-defined"
     about = (
-        f"Comparison of Adam and MuSOAP for {soap.title} ({size_text(target)}): {soap.steps} steps, "
+        f"Comparison of Adam and MuSOAP for {decided.title} ({size_text(target)}): {steps} steps, "
         f"{counted(len(seeds), 'seed')}, loss {used}; the error is the {training.error_name} on held-out {held_out} data."
     )
     if progress:
-        print(about, soap, sep="\n")
+        print(about, decided, sep="\n")
     how: dict[str, Any] = {"n_workers": n_workers, "progress": progress, "devices": cuda_devices(device)}
-    lrs, tuning, settings = {ADAM: ADAM_LR, SOAP: default_lr(soap.steps)}, {}, {}
+    lrs, tuning, settings = {ADAM: ADAM_LR, SOAP: default_lr(steps)}, {}, {}
     for name in METHODS if tuned else METHODS[:-1]:
-        study, base = (soap if "SOAP" in name else adam).study, None
-        (rule,) = study.rules
+        optimizer, rule = ("soap", DEFAULT_RULE) if "SOAP" in name else ("adam", "standard")
+        base = None
         if name not in lrs:
-            size, space, base = "proxy", study.space, study.sizes["proxy"]
+            size, space, base = "proxy", OPTIMIZERS[optimizer].search_lrs(steps), study.sizes["proxy"]
             if name == TARGET_ADAM:
-                size, space = "target", {"lr": log2_grid(lrs[SMALL_ADAM] / 4, 4 * lrs[SMALL_ADAM])}
-            search = replace(study, name=name, space=space, sizes={size: study.sizes[size]}, keep_weights=False)
-            found, tried = train_missing(search, folder, **how), space["lr"]
+                size, space = "target", log2_grid(lrs[SMALL_ADAM] / 4, 4 * lrs[SMALL_ADAM])
+            search = replace(
+                study,
+                name=name,
+                space={"lr": space},
+                sizes={size: study.sizes[size]},
+                rules=(rule,),
+                fixed={**study.fixed, "optimizer": optimizer},
+                keep_weights=False,
+            )
+            found = train_missing(search, folder, **how)
             lrs[name] = found.best["lr"]  # raises an error if no learning rate completed
-            source = f"best of {len(tried)}, {min(tried):.3g} to {max(tried):.3g}, at {size_text(study.sizes[size])}"
+            source = f"best of {len(space)}, {min(space):.3g} to {max(space):.3g}, at {size_text(study.sizes[size])}"
             tuning[name] = seconds(found.records), source
         of_rule = {"rule": rule, **study.settings_by_rule[rule]}
-        settings[name] = {"optimizer": study.fixed["optimizer"], **of_rule, "base": base, "lr": lrs[name]}
+        settings[name] = {"optimizer": optimizer, **of_rule, "base": base, "lr": lrs[name]}
     final = Study(
         name=folder.resolve().name,
         space={},
@@ -194,7 +202,7 @@ def compare(
         rules=tuple(settings),
         settings_by_rule=settings,
         fixed={**shared, "model": target},
-        train=adam.study.train,
+        train=training,
     )
     results, methods = train_missing(final, folder, **how), {}
     for name in settings:
@@ -202,4 +210,4 @@ def compare(
         errors = tuple(r["metrics"].get("test_loss", r["loss"]) if is_complete(r) else math.inf for r in own)
         done = [record for record in own if is_complete(record)]
         methods[name] = Method(lrs[name], errors, seconds(done) / len(done) if done else 0.0, *tuning.get(name, ()))
-    return Comparison(methods, soap.title, about)
+    return Comparison(methods, decided.title, about)
