@@ -24,9 +24,6 @@ _KINDS = {
     "Mapping": "names and values, such as --{0}.NAME VALUE",
 }
 
-#: Matches a link in a docstring. In a terminal, only the last part of its name is shown.
-_LINK = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
-
 
 class _Parser(ArgumentParser):
     """A parser that rejects abbreviations, raises ArgumentError, and shows docstrings without links."""
@@ -35,7 +32,8 @@ class _Parser(ArgumentParser):
         super().__init__(*args, **{**kwargs, "allow_abbrev": False, "exit_on_error": False})
 
     def format_help(self) -> str:
-        return _LINK.sub(r"\1", super().format_help()).replace("``", "`")
+        # Only the last part of the name in a link is shown.
+        return re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", super().format_help()).replace("``", "`")
 
 
 def parser(command: str | None = None) -> ArgumentParser:

@@ -110,8 +110,7 @@ def train(
     source, fnos, out = _opened("train", folder, data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim)}
     tuning.train(fnos, source, folder=out, **sizes, processor=None, read=None, **how)
-    print(_where(out))
-    return 0
+    return _trained(out)
 
 
 @_on_data
@@ -146,14 +145,14 @@ def tune(
     source, fnos, out = _opened("tune", folder, data, problem, read)
     sizes = {"target": _target(source, target), "base": base and _size(base, source.n_dim), "space": space and _flat(space)}
     tuning.tune(fnos, source, folder=out, **sizes, processor=None, read=None, **how)
-    print(_where(out))
+    return _trained(out)
+
+
+def _trained(folder: Path) -> int:
+    """Print where the results of a training are and how to use them, and return the exit code."""
+    print(f"\nReport, figures and every run: {folder}")
+    print(f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)")
     return 0
-
-
-def _where(folder: Path) -> str:
-    """Return the text that is printed after training: where the results are and how to use them."""
-    load = f"In Python: tuned = nm.load_tuned({str(folder)!r}); tuned.predict(x)"
-    return f"\nReport, figures and every run: {folder}\n{load}"
 
 
 def summary(
