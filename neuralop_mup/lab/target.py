@@ -30,15 +30,6 @@ from neuralop_mup.lab.score import Predictor
 from neuralop_mup.lab.training import function_name, quiet, variable_of
 from neuralop_mup.validation import check_count
 
-_UNKNOWN = (
-    "x contains values that are not finite, for example in sample {}, so the prediction would be NaN. Remove such samples. "
-    "To predict with missing values, train with read={{'nan': 'mask'}}."
-)
-_NO_MASK = (
-    "x contains no NaN, although the inputs in training did, so all its points are treated as known. If x is a prediction, "
-    "as in a rollout, first set unknown points, such as land, to NaN."
-)
-
 
 @dataclass(frozen=True, repr=False)
 class Tuned:
@@ -145,7 +136,10 @@ class Tuned:
         unknown = (~torch.isfinite(fields)).nonzero()
         fills = fill is not None or not is_known(self.processor)  # a user-defined processor may fill such values
         if fields.ndim and len(unknown) and not fills:
-            raise MupError(_UNKNOWN.format(int(unknown[0, 0])))
+            raise MupError(
+                f"x contains values that are not finite, for example in sample {int(unknown[0, 0])}, so the prediction "
+                "would be NaN. Remove such samples. To predict with missing values, train with read={'nan': 'mask'}."
+            )
         if shape is not None and not (fields.ndim == len(shape) + 1 and fields.shape[1] == shape[0] and len(fields)):
             raise MupError(
                 f"x has the shape {tuple(fields.shape)}, but the target expects (n, {', '.join(map(str, shape))}) with n ≥ "
@@ -163,7 +157,11 @@ class Tuned:
                     "such samples."
                 )
             if not len(unknown) and self._provenance.get("x_had_nan"):
-                warnings.warn(_NO_MASK, stacklevel=2)
+                warnings.warn(
+                    "x contains no NaN, although the inputs in training did, so all its points are treated as known. If x "
+                    "is a prediction, as in a rollout, first set unknown points, such as land, to NaN.",
+                    stacklevel=2,
+                )
             fields = with_mask(fields, torch.tensor(fill))
         dtype = next(self.model.parameters()).dtype.to_real()
         dtype = dtype.to_complex() if fields.is_complex() else dtype

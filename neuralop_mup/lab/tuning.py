@@ -33,12 +33,6 @@ from neuralop_mup.lab.wording import params
 #: Arguments of the functions below that decide how runs are trained, or that `decide` receives in another form.
 _NOT_DECIDED = ("rule", "compare", "lr", "seed", "n_workers", "executor", "progress")
 
-_REPLACED = (
-    "{} contains the results of an earlier call with other data, code, settings or versions. This call replaces the report "
-    "and the model that nm.load_tuned loads. To keep both, pass another folder= (in the shell: --folder). Runs are kept, so "
-    "repeating the earlier call with its code and versions needs no training."
-)
-
 
 def train(
     build: Callable[..., nn.Module],
@@ -386,7 +380,13 @@ def _train_and_report(
         with suppress(MupError):  # there is no earlier study
             _, earlier = Study.load(folder)
             if {row.get("id") for row in earlier} - {row["id"] for row in decided.study.rows(records)}:
-                warnings.warn(_REPLACED.format(folder), stacklevel=3)
+                warnings.warn(
+                    f"{folder} contains the results of an earlier call with other data, code, settings or versions. This "
+                    "call replaces the report and the model that nm.load_tuned loads. To keep both, pass another folder= "
+                    "(in the shell: --folder). Runs are kept, so repeating the earlier call with its code and versions needs no "
+                    "training.",
+                    stacklevel=3,
+                )
         tuned, found = _report(decided, train(decided.study, records), _call_text(function, arguments))
     if progress:
         print(f"\n{tuned}\n\n{found.comparison}")
