@@ -383,8 +383,8 @@ def _train_and_report(
                 warnings.warn(
                     f"{folder} contains the results of an earlier call with other data, code, settings or versions. This "
                     "call replaces the report and the model that nm.load_tuned loads. To keep both, pass another folder= "
-                    "(in the shell: --folder). Runs are kept, so repeating the earlier call with its code and versions needs no "
-                    "training.",
+                    "(in the shell: --folder). Runs are kept, so repeating the earlier call with its code and versions "
+                    "needs no training.",
                     stacklevel=3,
                 )
         tuned, found = _report(decided, train(decided.study, records), _call_text(function, arguments))
