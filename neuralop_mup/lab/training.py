@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -273,7 +273,7 @@ class Training:
             "train": "neuralop_mup",
             "version": {"training": VERSION, "rules": RULE_VERSION},
             **self.fingerprints,
-            **{name: value for name, value in vars(s).items() if name not in ("device", "arguments", "optimizers")},
+            **{f.name: getattr(s, f.name) for f in fields(s) if f.name not in ("device", "arguments", "optimizers")},
             "optimizer_arguments": optimizer_arguments(s),
         }
 
