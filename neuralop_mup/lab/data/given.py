@@ -22,12 +22,7 @@ from neuralop_mup.lab.data.problem_data import ProblemData, Splits
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
 
-_ARRAYS = (torch.Tensor, np.ndarray)
 _PATHS = (str, Path)
-_FORMS = (
-    "Pass the path of a file, arrays (x, y), a pair (train, val) or a dict with 'train' and 'val' that contains files, "
-    "loaders, data sets or arrays (x, y), or a function that returns one of these"
-)
 
 
 class _Called:
@@ -157,8 +152,10 @@ def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         whole = whole.dataset if isinstance(whole.sampler, (RandomSampler, SequentialSampler)) else whole
     if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
-            f"{'train' if parts else 'data'} is a {type(whole).__name__}. {_FORMS}. Without validation data, a validation "
-            "split can be taken only from files, arrays and data sets."
+            f"{'train' if parts else 'data'} is a {type(whole).__name__}. Pass the path of a file, arrays (x, y), a pair "
+            "(train, val) or a dict with 'train' and 'val' that contains files, loaders, data sets or arrays (x, y), or a "
+            "function that returns one of these. Without validation data, a validation split can be taken only from files, "
+            "arrays and data sets."
         )
     order = draw(len(whole), OwnData.split, parts, shuffle=True)
     parts |= {split: Subset(whole, numbers.tolist()) for split, numbers in order.items()}
@@ -174,7 +171,7 @@ def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
 
 def _arrays(part: Any) -> dict[str, Any] | None:
     """Return arrays by key, including those of xarray, or None if the part is not an array form."""
-    if isinstance(part, _ARRAYS):
+    if isinstance(part, (torch.Tensor, np.ndarray)):
         part = {ONLY_KEY: part}
     elif hasattr(part, "data_vars"):  # an xarray Dataset
         part = {key: part[key] for key in part.variables}

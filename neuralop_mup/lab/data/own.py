@@ -31,13 +31,9 @@ def _is_count(value: Any) -> bool:
     return value is None or (_is_whole(value) and value > 0)
 
 
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
 def _are_words(words: Any) -> bool:
-    """Return whether a value is a string or a sequence of strings."""
-    return _is_text(words) or (isinstance(words, (tuple, list)) and all(isinstance(word, str) for word in words))
+    """Return whether a value is a string, a sequence of strings or None."""
+    return isinstance(words, str | None) or (isinstance(words, (tuple, list)) and all(isinstance(w, str) for w in words))
 
 
 def _is_range(ends: Any) -> bool:
@@ -52,11 +48,14 @@ def _is_split(split: Any) -> bool:
 
 
 def _is_one_of(*known: Any) -> tuple[Callable[[Any], bool], str]:
-    types = [(type(choice), choice) for choice in known]  # compare types, since 1 == True
-    return lambda value: (type(value), value) in types, " or ".join(map(repr, known))
+    # The types are compared, since 1 == True.
+    return lambda value: type(value) is type(known[0]) and value in known, " or ".join(map(repr, known))
 
 
-_KEY = _is_text, "a key given as a string, or several keys joined by a plus sign, such as 'u+v'"
+_KEY = (
+    lambda key: isinstance(key, str | None),
+    "a key given as a string, or several keys joined by a plus sign, such as 'u+v'",
+)
 _COUNT = _is_count, "a positive integer"
 #: For each option, a function that checks its value and a description of valid values.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -198,9 +197,6 @@ class OwnData:
             given = by_split(self.files if isinstance(self.files, Mapping) else files_by_split(self.files))
             object.__setattr__(self, "files", _distinct({split: files_of(part) for split, part in given.items()}))
         object.__setattr__(self, "stamps", self._stamped())
-        self._check_options()
-
-    def _check_options(self) -> None:
         for name, (is_possible, what) in _RULES.items():
             value = getattr(self, name)
             if not is_possible(value):
@@ -248,10 +244,9 @@ class OwnData:
         return (self.sources.get("all") or self.sources["train"])[0]
 
     def watch(self, linked: Sequence[str]) -> None:
-        """Include the files to which HDF5 files link in the check for changes. Worker processes already have them."""
-        if not self.linked:
-            object.__setattr__(self, "linked", tuple(linked))
-            object.__setattr__(self, "stamps", self.stamps + self._stamped()[len(self.stamps) :])
+        """Include the files to which HDF5 files link in the check for changes. Worker processes have their stamps."""
+        object.__setattr__(self, "linked", tuple(linked))
+        object.__setattr__(self, "stamps", self.stamps + self._stamped()[len(self.stamps) :])
 
     def check_unchanged(self) -> None:
         """Raise MupError if a file has changed since it was first inspected."""
@@ -341,5 +336,4 @@ class OwnData:
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
         usual = {n for own in lengths.values() for n in own}
         same = {"trajectory": usual.pop()} if len(usual) == 1 else {"lengths": lengths}
-        steps = {"history": self.history, "rollout": self.rollout}
-        return ProblemData(**pairs, **same, **steps, masked=self.nan == "mask")
+        return ProblemData(**pairs, **same, history=self.history, rollout=self.rollout, masked=self.nan == "mask")
