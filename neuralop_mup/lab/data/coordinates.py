@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from xarray import Dataset, Variable
+from xarray import DataArray, Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import SAMPLE, TIME
@@ -27,53 +27,42 @@ def check_coordinates(parts: Sequence[Dataset], uneven: str, step: int | str | N
     step : int or "last", default 1
         Number of frames from input to output. With "last", times need not be evenly spaced.
     """
-    if uneven != "ignore":
-        for data in parts:
-            _check_increasing(data)
     stride = 0 if step == "last" else int(step or 1)
-    as_channel = uneven == "channel" and stride > 0
-    gaps = {TIME: [_spacing(data, TIME, uneven) for data in parts]} if stride and not as_channel else {}
-    for dim in spaces_of(parts[0]):
-        gaps[dim] = [_spacing(data, dim, uneven) for data in parts]
-        _check_direction(parts, dim, gaps[dim])
-        _warn_of_ends(parts[0], dim)
-        if dim.lower() in ("lat", "latitude"):
-            warnings.warn(
-                f"{parts[0].attrs['file']} has the axis {dim}. The points of a latitude–longitude grid are closer together "
-                "near the poles, but an FNO treats the grid as evenly spaced and periodic. Errors near the poles are "
-                "weighted as much as errors elsewhere.",
-                stacklevel=2,
-            )
-    made = [_with_steps(data, stride) for data in parts] if as_channel else list(parts)
-    for dim, each in gaps.items():
-        made = _with_varying(made, dim, each, stride)
+    made = [_with_steps(data, stride) for data in parts] if uneven == "channel" and stride else list(parts)
+    for dim in (TIME, *spaces_of(parts[0])):
+        gaps = [_spacing(data, dim, uneven, stride) for data in parts]
+        made = _with_varying(made, dim, gaps, stride)
+        if dim != TIME:
+            _check_axis(parts, dim, gaps)
     return made
 
 
-def _check_increasing(data: Dataset) -> None:
-    """Raise MupError if times decrease, since a model would then predict earlier frames from later ones."""
-    if TIME not in data.coords:
-        return
-    if data[TIME].isnull().any():
-        raise MupError(f"{data.attrs['file']} has times that are NaN. Remove these frames, or correct their times.")
-    falling = np.flatnonzero(np.diff(data[TIME].values.astype(float)) < 0)
-    if len(falling):
-        one, other = data[TIME].values[falling[0] : falling[0] + 2]
-        raise MupError(
-            f"{data.attrs['file']} has times that decrease, for example from {one} to {other}, so a model would "
-            "predict earlier frames from later ones. Sort the data by time, for example with "
-            f"xarray.open_dataset(file).sortby({TIME!r}) or np.flip(u, axis), or pass {option(uneven='ignore')} to use the "
-            "stored order."
-        )
-
-
-def _check_direction(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None]) -> None:
-    """Raise MupError if the coordinate of an axis increases in one file and decreases in another."""
+def _check_axis(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None]) -> None:
+    """Raise MupError if a grid axis increases in one file but decreases in another. Warn of latitudes and repeated ends."""
     signs = {float(np.sign(gap)): data.attrs["file"] for gap, data in zip(gaps, parts, strict=True) if gap is not None}
     if {-1.0, 1.0} <= signs.keys():
         raise MupError(
             f"{dim} increases in {signs[1.0]} but decreases in {signs[-1.0]}, so their grid points do not match. Sort both "
             f"files in the same direction, for example with xarray.open_dataset(file).sortby({dim!r})."
+        )
+    file = parts[0].attrs["file"]
+    key, variable = next(item for item in fields_of(parts[0], "output").items() if dim in item[1].dims)
+    some: dict[Any, Any] = {axis: slice(16) for axis in (SAMPLE, TIME) if axis in variable.dims}
+    first, second, last = (variable.isel({**some, dim: place}).values.astype(float) for place in (0, 1, -1))
+    size = np.abs(first - second).max()
+    # A constant boundary value does not count as a repetition.
+    if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
+        warnings.warn(
+            f"{key} in {file} has the same values at both ends of {dim}. An FNO treats the axis as periodic, so drop the "
+            f"duplicate endpoint with {option(crop={dim: [0, -1]})}.",
+            stacklevel=3,
+        )
+    if dim.lower() in ("lat", "latitude"):
+        warnings.warn(
+            f"{file} has the axis {dim}. The points of a latitude–longitude grid are closer together near the poles, but an "
+            "FNO treats the grid as evenly spaced and periodic. Errors near the poles are weighted as much as errors "
+            "elsewhere.",
+            stacklevel=3,
         )
 
 
@@ -95,25 +84,41 @@ def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | Non
     ]
 
 
-def _spacing(data: Dataset, dim: str, uneven: str) -> float | None:
-    """Return the spacing of the points along an axis, or None if unknown. Raise MupError if it varies."""
+def _spacing(data: Dataset, dim: str, uneven: str, stride: int) -> float | None:
+    """Return the spacing of the points along an axis, or None if it is unknown or not used. Raise MupError if it varies."""
     if dim not in data.coords or data.sizes[dim] < 2 or data[dim].dtype.kind not in "biufmM":
         return None
-    points = data[dim].values.astype(float)
+    file, points = data.attrs["file"], data[dim].values.astype(float)
     gaps = np.diff(points)
+    if dim == TIME and uneven != "ignore":
+        _check_increasing(file, data[TIME], np.flatnonzero(gaps < 0))
+    if dim == TIME and (uneven == "channel" or not stride):
+        return None
     rounding = 4 * np.finfo(np.float32).eps * np.abs(points).max()
-    is_allowed = uneven == "ignore" or (uneven == "channel" and dim == TIME)
-    if np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding and not is_allowed:
-        what = "uneven time steps" if dim == TIME else "an uneven grid"
-        channel = ""
+    if uneven != "ignore" and np.ptp(gaps) > 1e-3 * np.abs(gaps).mean() + rounding:
+        what, channel = "an uneven grid", ""
         if dim == TIME:
+            what = "uneven time steps"
             channel = f"split it into files at gaps, pass {option(uneven='channel')} to make the time step a channel, "
         raise MupError(
-            f"{data.attrs['file']} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, "
-            f"with spacings from {gaps.min():.4g} to {gaps.max():.4g}, but an FNO assumes equal spacing. Resample the data "
-            f"to equal spacing, {channel}or pass {option(uneven='ignore')} to use the data unchanged."
+            f"{file} has {what}: {dim} = {', '.join(f'{at:.4g}' for at in points[:5])}, … {points[-1]:.4g}, with spacings "
+            f"from {gaps.min():.4g} to {gaps.max():.4g}, but an FNO assumes equal spacing. Resample the data to equal "
+            f"spacing, {channel}or pass {option(uneven='ignore')} to use the data unchanged."
         )
     return float(np.float32(gaps.mean()))
+
+
+def _check_increasing(file: str, times: DataArray, falling: np.ndarray) -> None:
+    """Raise MupError if times decrease, since a model would then predict earlier frames from later ones."""
+    if times.isnull().any():
+        raise MupError(f"{file} has times that are NaN. Remove these frames, or correct their times.")
+    if len(falling):
+        one, other = times.values[falling[0] : falling[0] + 2]
+        raise MupError(
+            f"{file} has times that decrease, for example from {one} to {other}, so a model would predict earlier frames "
+            f"from later ones. Sort the data by time, for example with xarray.open_dataset(file).sortby({TIME!r}) or "
+            f"np.flip(u, axis), or pass {option(uneven='ignore')} to use the stored order."
+        )
 
 
 def _with_steps(data: Dataset, stride: int) -> Dataset:
@@ -126,19 +131,3 @@ def _with_steps(data: Dataset, stride: int) -> Dataset:
     times = data[TIME].values.astype(float)
     ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
     return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})
-
-
-def _warn_of_ends(data: Dataset, dim: str) -> None:
-    """Warn if the last point of an axis repeats the first one. A constant boundary value does not count as a repetition."""
-    (key, variable), *_ = fields_of(data, "output").items()
-    if dim not in variable.dims:
-        return
-    some: dict[Any, Any] = {axis: slice(16) for axis in (SAMPLE, TIME) if axis in variable.dims}
-    first, second, last = (variable.isel({**some, dim: place}).values.astype(float) for place in (0, 1, -1))
-    size = np.abs(first - second).max()
-    if np.abs(first - last).max() <= 1e-6 * size and 0 < 1e-3 * size < np.ptp(first):
-        warnings.warn(
-            f"{key} in {data.attrs['file']} has the same values at both ends of {dim}. An FNO treats the axis as periodic, "
-            f"so drop the duplicate endpoint with {option(crop={dim: [0, -1]})}.",
-            stacklevel=3,
-        )
