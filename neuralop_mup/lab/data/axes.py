@@ -4,7 +4,10 @@ The axis names come from the user, from the file, or from the only interpretatio
 interpretations fit, an error lists them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -62,14 +65,12 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
         words = _words_of(raw, arrays, outputs, read, group)
     except MupError as why:
         raise MupError(f"{raw.attrs['file']} contains {_held(raw)}. {why}") from None
+    if any(TIME in words[key] for key in outputs):
+        inputs = [key for key in inputs if key not in outputs]  # earlier frames of the output are already the input
     fields: dict[str, Variable] = {}
-    in_time = any(TIME in words[key] for key in outputs)
+    for role, key in [*product(["input"], inputs), *product(["output"], outputs)]:
+        fields |= field(role, key, arrays[key], words[key], _labels(raw, arrays[key]))
     coords = _coordinates(raw, arrays, words)
-    for key in inputs:
-        if not (in_time and key in outputs):  # earlier frames of the output are already the input
-            fields |= field("input", key, arrays[key], words[key], _labels(raw, arrays[key]))
-    for key in outputs:
-        fields |= field("output", key, arrays[key], words[key], _labels(raw, arrays[key]))
     unused = [f"{key} {values.shape}" for key, values in raw.data_vars.items() if _is_unused(str(key), values, arrays)]
     data = assemble(raw.attrs["file"], fields, coords, words=words, unused=unused)
     unnamed = {word for key in arrays for word, dim in zip(words[key], arrays[key].dims, strict=True) if is_unnamed(dim)}
@@ -128,13 +129,8 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 def _split_keys(raw: Dataset, text: str | None) -> list[str]:
     """Split keys that are joined by a plus sign. A key itself may contain one, such as "H+" in "H++u"."""
-    found: list[str] = []
-    rest = (text or "").split("+") if text else []
-    while rest:
-        ends = [end for end in range(len(rest), 0, -1) if "+".join(rest[:end]) in raw.variables]
-        end = ends[0] if ends else 1
-        found, rest = [*found, "+".join(rest[:end])], rest[end:]
-    return found
+    known = "|".join(sorted(map(re.escape, map(str, raw.variables)), key=len, reverse=True))
+    return re.findall(rf"(?:^|\+)({known}|[^+]*)(?=\+|$)", text) if text else []
 
 
 def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
@@ -210,13 +206,10 @@ def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) ->
     Coordinates in the group of a field come first, followed by those in its parent groups and then all others in file order.
     """
     found: dict[str, np.ndarray] = {}
-    groups = {key.rpartition("/")[0] for key in arrays}
-
-    def rank(key: str) -> int:
-        own = key.rpartition("/")[0]
-        return 0 if own in groups else 1 if not own or any(group.startswith(f"{own}/") for group in groups) else 2
-
-    for key in sorted((str(key) for key in raw.variables if key not in arrays and coordinate_word(str(key))), key=rank):
+    groups = {PurePosixPath(key).parent for key in arrays}
+    near = groups.union(*(group.parents for group in groups))
+    keys = [str(key) for key in raw.variables if key not in arrays and coordinate_word(str(key))]
+    for key in sorted(keys, key=lambda key: sum(PurePosixPath(key).parent not in nearby for nearby in (groups, near))):
         values = raw[key].squeeze()
         if values.ndim == 1 and values.size > 1 and values.dtype.kind in "biuf":
             found.setdefault(str(coordinate_word(key)), values.values)
