@@ -61,7 +61,7 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     """
     try:
         inputs, outputs = _keys(raw, read)
-        arrays = {key: _array(raw, key) for key in (*outputs, *inputs)}
+        arrays = {key: raw[key].variable for key in (*outputs, *inputs)}
         words = _words_of(raw, arrays, outputs, read, group)
     except MupError as why:
         raise MupError(f"{raw.attrs['file']} contains {_held(raw)}. {why}") from None
@@ -87,16 +87,10 @@ def _is_unused(key: str, values: Any, arrays: Variables) -> bool:
 
 def _held(raw: Dataset) -> str:
     """Return a list of the arrays in a file, for a message."""
-    found = []
-    for key, variable in raw.variables.items():
-        names = () if _is_unnamed(variable) else variable.dims
-        found.append(" ".join(map(str, (key, variable.shape, variable.dtype, *names))))
+    lines = ((key, each.shape, each.dtype, *_said(each, None)) for key, each in raw.variables.items())
+    found = [" ".join(map(str, line)) for line in lines]
     more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     return ", ".join(found[:_SHOWN] + more) or "no arrays"
-
-
-def _is_unnamed(variable: Variable) -> bool:
-    return any(map(is_unnamed, variable.dims))
 
 
 def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
@@ -110,27 +104,32 @@ def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         if values.ndim > 1 and key not in bounds and not is_coordinate(str(key), values)
     ]
     pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
-    if x is None and y is None:
-        is_pair = len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide)
-        x, y = pairs[0] if is_pair else (None, wide[0] if len(wide) == 1 else None)
-        if y in wide and read.get("time_step") is None and _role(raw, y) == "x":
-            x, y = y, None
+    if x is None and y is None and len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide):
+        x, y = pairs[0]
+    inputs, outputs = _split_keys(raw, x), _split_keys(raw, y)
     if y is None:
-        inputs = _split_keys(raw, x)
-        for key in inputs:
-            _array(raw, key)  # raises an error for an unknown key
-        others = [key for key in wide if key not in inputs]
-        if inputs and len(others) == 1:  # the only other field
-            return inputs, others
-        fields = [key for key in wide if key not in sum(pairs, ())]  # the pair may only be the grid
-        raise MupError(_advice(raw, fields if len(fields) > 1 else wide, inputs))
-    return _split_keys(raw, x), _split_keys(raw, y)
+        outputs = [key for key in wide if key not in inputs]
+        if not inputs and len(outputs) == 1 and read.get("time_step") is None and _role(raw, outputs[0]) == "x":
+            inputs, outputs = outputs, []
+        if len(outputs) != 1:
+            fields = [key for key in wide if key not in sum(pairs, ())]  # the pair may only be the grid
+            raise MupError(_advice(raw, fields if len(fields) > 1 else wide, inputs))
+    return inputs, outputs
 
 
 def _split_keys(raw: Dataset, text: str | None) -> list[str]:
     """Split keys that are joined by a plus sign. A key itself may contain one, such as "H+" in "H++u"."""
-    known = "|".join(sorted(map(re.escape, map(str, raw.variables)), key=len, reverse=True))
-    return re.findall(rf"(?:^|\+)({known}|[^+]*)(?=\+|$)", text) if text else []
+    known = "|".join(sorted(map(re.escape, map(str, raw.variables)), key=len, reverse=True))  # longest first
+    found = re.findall(rf"(?:^|\+)({known}|[^+]*)(?=\+|$)", text) if text else []
+    for key in found:
+        if list(raw.variables) == [ONLY_KEY] != [key]:
+            raise MupError(
+                f"Its only array has no key, so {key!r} cannot select it. If input and output are in two files, name these "
+                "x and y, such as x.npy and y.npy, and do not pass keys."
+            )
+        if key not in raw.variables:
+            raise MupError(f"Unknown key {key!r}: {nearest(key, list(raw.variables))}")
+    return found
 
 
 def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
@@ -179,18 +178,6 @@ def _advice(raw: Dataset, wide: Sequence[str], inputs: Sequence[str]) -> str:
         f"It is unclear which array is the input and which is the output. Pass {option(x=x, y=y)}. {state}. Join several "
         "keys with a plus sign."
     )
-
-
-def _array(raw: Dataset, key: str) -> Variable:
-    """Return the variable with a key."""
-    if list(raw.variables) == [ONLY_KEY] != [key]:
-        raise MupError(
-            f"Its only array has no key, so {key!r} cannot select it. If input and output are in two files, name these x "
-            "and y, such as x.npy and y.npy, and do not pass keys."
-        )
-    if key not in raw.variables:
-        raise MupError(f"Unknown key {key!r}: {nearest(key, list(raw.variables))}")
-    return raw[key].variable
 
 
 def _labels(raw: Dataset, variable: Variable) -> list[str]:
@@ -247,7 +234,7 @@ def _words_of(
 def _said(variable: Variable, dims: Any) -> Words:
     """Return the axis names that the user or the file gives for an array, or () if there are none."""
     if dims is None:
-        return () if _is_unnamed(variable) else variable.dims
+        return () if any(map(is_unnamed, variable.dims)) else variable.dims
     words = tuple(dims.replace(",", " ").split() if isinstance(dims, str) else dims)
     is_joined = variable.dims[:1] == (SAMPLE,) and len(words) == variable.ndim - 1  # joined from one group per sample
     return (SAMPLE, *words) if is_joined else words
