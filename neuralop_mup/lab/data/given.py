@@ -142,9 +142,8 @@ def _from_neuralop(data: Any) -> tuple[Any, Any]:
     return dict(zip(("train", "test"), (train, *tests.values()), strict=False)), processor
 
 
-def _divided(parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _divided(parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Divide a data set given under "all". Return the parts and the report lines about the split."""
-    parts = dict(parts)
     if "all" not in parts:
         return parts, {}
     whole = parts.pop("all")

@@ -199,8 +199,7 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
             f"No interpretation of its axes fits all lengths. If the sample axis is first, {', '.join(counts)}. For fields "
             f"on different grids, pass {READY}."
         )
-        shapes = {key: variable.shape for key, variable in arrays.items()}
-        lines = [{key: "channel x" if shape[:1] == (1,) else _EXAMPLES[min(len(shape), 5)] for key, shape in shapes.items()}]
+        lines = [{key: "channel x" if v.shape[:1] == (1,) else _EXAMPLES[min(v.ndim, 5)] for key, v in arrays.items()}]
     first, *others = lines
     given = {name: read[name] for name in "xy" if read.get(name)}
     more = "".join(f", or dims={line!r}" for line in others[: _OFFERED - 1])

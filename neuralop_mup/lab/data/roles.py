@@ -34,10 +34,7 @@ def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
 
 def spaces_of(data: Dataset) -> list[str]:
     """Return the axes of the grid, in the order of the first file or else of the first output with the most axes."""
-    if "spaces" in data.attrs:
-        return list(data.attrs["spaces"])
-    found = [[dim for dim in variable.dims if is_space(dim)] for variable in fields_of(data, "output").values()]
-    return max(found, key=len)
+    return list(data.attrs["spaces"])
 
 
 def grid_of(data: Dataset) -> tuple[int, ...]:
@@ -45,16 +42,11 @@ def grid_of(data: Dataset) -> tuple[int, ...]:
     return tuple(data.sizes[dim] for dim in spaces_of(data))
 
 
-def n_channels(variable: Variable) -> int:
-    """Return the number of channels of a field."""
-    return math.prod(points for dim, points in variable.sizes.items() if is_channel(dim))
-
-
 def labels_of(data: Dataset, role: str) -> tuple[str, ...]:
     """Return the channel names of all fields with a role."""
     found: list[str] = []
     for key, variable in fields_of(data, role).items():
-        count = n_channels(variable)
+        count = math.prod(points for dim, points in variable.sizes.items() if is_channel(dim))
         labels = variable.attrs.get(_LABELS, ())
         labels = labels if len(labels) == count else range(count)
         found += [f"{key} {label}" for label in labels] if count > 1 else [key]
@@ -109,9 +101,10 @@ def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = No
         single = {dim: 0 for dim, points in variable.sizes.items() if points == 1 < sizes[dim]}
         made[name] = variable.isel(single)
     _check_grid(file, made, sizes)
+    orders = ([dim for dim in made[name].dims if is_space(dim)] for name in made if name.startswith("output:"))
     # Samples keep their numbers in the file when some of them are selected.
     numbers = {SAMPLE: np.arange(sizes[SAMPLE])} if SAMPLE in sizes else {}
-    data = Dataset(made, numbers, attrs={"file": file, "format": "", **attrs})
+    data = Dataset(made, numbers, attrs={"file": file, "format": "", "spaces": max(orders, key=len), **attrs})
     for dim, values in (coords or {}).items():
         if len(values) - sizes.get(dim, -1) in (0, dim == TIME):
             data = data.assign_coords({dim: values[: sizes[dim]]})
