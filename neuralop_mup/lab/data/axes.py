@@ -25,13 +25,13 @@ from neuralop_mup.lab.data.arrays import (
     usual_word,
 )
 from neuralop_mup.lab.data.files import ONLY_KEY, role_of, split_words
-from neuralop_mup.lab.data.interpretations import Words, only_reading
-from neuralop_mup.lab.data.roles import Variables, assemble, field, option
+from neuralop_mup.lab.data.interpretations import Reading, Words, only_reading
+from neuralop_mup.lab.data.roles import Options, Variables, assemble, field, option
 
 _SHOWN = 12  # maximum number of a file's arrays in a message
 
 
-def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] = ()) -> Dataset:
+def with_roles(raw: Dataset, read: Options, group: Sequence[Dataset] = ()) -> Dataset:
     """Return the input and output from the contents of a file.
 
     Parameters
@@ -71,18 +71,17 @@ def with_roles(raw: Dataset, read: Mapping[str, Any], group: Sequence[Dataset] =
     for role, key in [*product(["input"], inputs), *product(["output"], outputs)]:
         fields |= field(role, key, arrays[key], words[key], _labels(raw, arrays[key]))
     coords = _coordinates(raw, arrays, words)
-    unused = [f"{key} {values.shape}" for key, values in raw.data_vars.items() if _is_unused(str(key), values, arrays)]
+    unused = [
+        f"{key} {values.shape}"
+        for key, values in raw.data_vars.items()
+        if not (key in arrays or values.size < 2 or values.dtype.kind not in "biufc" or is_coordinate(str(key), values))
+    ]
     data = assemble(raw.attrs["file"], fields, coords, words=words, unused=unused)
     unnamed = {word for key in arrays for word, dim in zip(words[key], arrays[key].dims, strict=True) if is_unnamed(dim)}
     sizes = [n for dim, n in data.sizes.items() if is_space(str(dim))]
     # A coordinate can belong to any unnamed axis of its length.
     unclear = [word for word in coords if word in unnamed and is_space(word) and sizes.count(data.sizes.get(word)) > 1]
     return data.assign_attrs(unclear=[] if read.get("dims") else unclear)
-
-
-def _is_unused(key: str, values: Any, arrays: Variables) -> bool:
-    """Return whether an array with several numbers is neither input, output nor a coordinate."""
-    return key not in arrays and values.size > 1 and values.dtype.kind in "biufc" and not is_coordinate(key, values)
 
 
 def _held(raw: Dataset) -> str:
@@ -93,7 +92,7 @@ def _held(raw: Dataset) -> str:
     return ", ".join(found[:_SHOWN] + more) or "no arrays"
 
 
-def _keys(raw: Dataset, read: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _keys(raw: Dataset, read: Options) -> tuple[list[str], list[str]]:
     """Return the keys of the input and output: those of the user, x and y, or the only field."""
     x, y = read.get("x"), read.get("y")
     # The CF conventions name the arrays with the edges of the cells of a grid, such as time_bnds, in an attribute.
@@ -187,7 +186,7 @@ def _labels(raw: Dataset, variable: Variable) -> list[str]:
     return [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
 
 
-def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) -> dict[str, np.ndarray]:
+def _coordinates(raw: Dataset, arrays: Variables, words: Reading) -> dict[str, np.ndarray]:
     """Return the coordinates of the axes: arrays named after an axis, and arrays that the file assigns to one.
 
     Coordinates in the group of a field come first, followed by those in its parent groups and then all others in file order.
@@ -207,9 +206,7 @@ def _coordinates(raw: Dataset, arrays: Variables, words: Mapping[str, Words]) ->
     return found
 
 
-def _words_of(
-    raw: Dataset, arrays: Variables, outputs: Sequence[str], read: Mapping[str, Any], group: Sequence[Dataset]
-) -> dict[str, Words]:
+def _words_of(raw: Dataset, arrays: Variables, outputs: Sequence[str], read: Options, group: Sequence[Dataset]) -> Reading:
     """Return a name for each axis of each array, from the user, the file or the only possible interpretation."""
     dims = read.get("dims")
     in_time = len(outputs) == len(arrays)

@@ -8,7 +8,7 @@ from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, is_space, is_unnamed, usual_word
-from neuralop_mup.lab.data.roles import LEAST, READY, Variables, option
+from neuralop_mup.lab.data.roles import LEAST, READY, Options, Variables, option
 
 _MOST_CHANNELS = 16  # maximum length of an unnamed axis that may be the channel axis
 _OFFERED = 5  # maximum number of interpretations in a message
@@ -17,11 +17,12 @@ _MANY = 10  # minimum number of files with equal shapes that may be one sample e
 _EXAMPLES = ("", "sample", "sample x", "sample x y", "sample x y channel", "sample time x y channel")
 
 Words = tuple[str, ...]
+Reading = Mapping[str, Words]  # the axis names of each array
 
 
 def only_reading(
-    arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], group: Sequence[Dataset], read: Mapping[str, Any]
-) -> dict[str, Words]:
+    arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], group: Sequence[Dataset], read: Options
+) -> Reading:
     """Return the axis names of each array in the only interpretation that agrees with all lengths.
 
     The sample axis comes first. For a state that evolves in time, the first axis may also be time. An output with a separate
@@ -51,8 +52,8 @@ def only_reading(
         leads.insert(0, (SAMPLE, TIME))
     shapes = {variable.shape: variable for variable in arrays.values()}  # arrays of equal shape have the same axes
     ways = [dict.fromkeys(_ways(variable, leads, in_time and bool(lengths))) for variable in shapes.values()]
-    fitting: list[dict[str, Words]] = []
-    agreeing: list[dict[str, Words]] = []
+    fitting: list[Reading] = []
+    agreeing: list[Reading] = []
     for each in product(*ways):
         words = {key: dict(zip(shapes, each, strict=True))[variable.shape] for key, variable in arrays.items()}
         if sizes := _sizes(arrays, words, outputs, in_time):
@@ -65,8 +66,8 @@ def only_reading(
                 agreeing.append(words)
     found = agreeing or fitting
     if not agreeing and (certain := _by_lengths(arrays, outputs, lengths, in_time)):
-        others = [words for words in found if _roles(words) != _roles(certain)] if len(found) == 1 else []
-        found = [certain, *others]
+        is_other = len(found) == 1 and _roles(found[0]) != _roles(certain)
+        found = [certain, *found[:is_other]]
     # Joined arrays each become one channel. Arrays of the same shape with axes of equal length are fields without channels.
     wide = {key: variable.shape[1:] for key, variable in arrays.items() if variable.ndim > 2}
     is_cube = len({points for shape in wide.values() for points in shape}) == len(set(wide.values())) == 1
@@ -86,12 +87,12 @@ def only_reading(
     return found[0]
 
 
-def _grid_sizes(words: Mapping[str, Words], arrays: Variables) -> dict[str, int]:
+def _grid_sizes(words: Reading, arrays: Variables) -> dict[str, int]:
     """Return the number of points along each axis of the grid."""
     return {word: n for key, own in words.items() for word, n in zip(own, arrays[key].shape, strict=True) if is_space(word)}
 
 
-def _missing_axes(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> set[str]:
+def _missing_axes(words: Reading, arrays: Variables, lengths: Mapping[str, int]) -> set[str]:
     """Return the grid axes that have no coordinate and that only some fields have. In an output, this may be time."""
     sizes = _grid_sizes(words, arrays)
     spaces = [own for own in (set(filter(is_space, each)) for each in words.values()) if own]
@@ -99,7 +100,7 @@ def _missing_axes(words: Mapping[str, Words], arrays: Variables, lengths: Mappin
     return {word for word in missing if lengths.get(word) != sizes[word]}
 
 
-def _named_by_lengths(words: Mapping[str, Words], arrays: Variables, lengths: Mapping[str, int]) -> dict[str, Words]:
+def _named_by_lengths(words: Reading, arrays: Variables, lengths: Mapping[str, int]) -> Reading:
     """Give each grid axis the name of the coordinate that has its length, if there is only one."""
     sizes = _grid_sizes(words, arrays)
     of_space = {word: n for word, n in lengths.items() if is_space(word)}
@@ -112,9 +113,7 @@ def _named_by_lengths(words: Mapping[str, Words], arrays: Variables, lengths: Ma
     return {key: tuple(names.get(word, word) for word in own) for key, own in words.items()}
 
 
-def _by_lengths(
-    arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], in_time: bool
-) -> dict[str, Words] | None:
+def _by_lengths(arrays: Variables, outputs: Sequence[str], lengths: Mapping[str, int], in_time: bool) -> Reading | None:
     """Return the axis names of all arrays if coordinates of different lengths identify all axes but that of the samples."""
     axes = {n: word for word, n in lengths.items()}
     found = {}
@@ -132,7 +131,7 @@ def _by_lengths(
     return found
 
 
-def _roles(words: Mapping[str, Words]) -> list[Words]:
+def _roles(words: Reading) -> list[Words]:
     """Return the axis names of each array, with the same name for all axes of the grid."""
     return [tuple("x" if is_space(word) else word for word in own) for own in words.values()]
 
@@ -164,7 +163,7 @@ def _grid_words(n_axes: int) -> Iterator[Words]:
     yield (*"xyz"[: n_axes - 1], CHANNEL)
 
 
-def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str], in_time: bool) -> dict[str, int]:
+def _sizes(arrays: Variables, words: Reading, outputs: Sequence[str], in_time: bool) -> dict[str, int]:
     """Return the length of each axis if an interpretation gives all fields the same grid and times, else an empty dict."""
     pairs = {pair for key, own in words.items() for pair in zip(own, arrays[key].shape, strict=True)}
     channels = [points for word, points in pairs if word == CHANNEL]
@@ -180,10 +179,10 @@ def _sizes(arrays: Variables, words: Mapping[str, Words], outputs: Sequence[str]
     )
 
 
-def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Mapping[str, Any], in_time: bool) -> str:
+def _question(found: Sequence[Reading], arrays: Variables, read: Options, in_time: bool) -> str:
     """Return a message that asks for the axis names and suggests the options to pass."""
 
-    def rank(words: Mapping[str, Words]) -> tuple[int, int]:
+    def rank(words: Reading) -> tuple[int, int]:
         """Return the number of different axes, without channels, and of arrays with channels. Few come first."""
         axes = {frozenset(own) - {CHANNEL} for own in words.values()}
         return len(axes), sum(CHANNEL in own for own in words.values())
@@ -191,7 +190,7 @@ def _question(found: Sequence[Mapping[str, Words]], arrays: Variables, read: Map
     lines: list[Any] = []
     for words in sorted(found, key=rank):
         texts = {key: " ".join(own) for key, own in words.items()}
-        lines.append(texts if len(set(texts.values())) > 1 else next(iter(texts.values())))
+        lines.append(texts if len(set(texts.values())) > 1 else min(texts.values()))
     counts = [f"{key} has {variable.shape[0]} samples" for key, variable in reversed(arrays.items()) if variable.ndim > 1]
     what = f"Its axes can be interpreted in {len(found)} ways."
     if not found:

@@ -18,6 +18,7 @@ _CLASSES = 16  # an output with at most this many distinct integers looks like c
 _LABELS = "neuralop_mup: names of channels"  # private name, since a field in a file may have "labels"
 
 Variables = Mapping[str, Variable]
+Options = Mapping[str, Any]  # of the user, for reading files
 
 
 def option(**read: Any) -> str:
@@ -114,8 +115,7 @@ def assemble(file: str, fields: Variables, coords: Mapping[str, Any] | None = No
 def _check_field(name: str, file: str, variable: Variable) -> None:
     role, _, key = name.partition(":")
     what = f"{key} in {file} is {variable.dtype} of shape {variable.shape}"
-    kind = variable.dtype.kind
-    if kind not in "biuf":
+    if variable.dtype.kind not in "biuf":
         raise MupError(
             f"{what}, but fields must be real-valued. Pass the real and imaginary parts of a complex field as two channels, "
             f"np.stack([u.real, u.imag], axis=1), or pass tensors to a complex model with {READY}."
@@ -124,7 +124,7 @@ def _check_field(name: str, file: str, variable: Variable) -> None:
         raise MupError(f"{what}, but torch supports at most float64. Use {key}.astype('float64').")
     if not variable.size:
         raise MupError(f"{what}, so it is empty. Provide samples, or omit the file.")
-    if role == "output" and kind != "f":
+    if role == "output" and variable.dtype.kind != "f":
         values = np.unique(variable.isel({SAMPLE: slice(_CLASSES), TIME: 0}, missing_dims="ignore").values)
         if len(values) <= _CLASSES:
             raise MupError(
