@@ -103,7 +103,8 @@ def _keys(raw: Dataset, read: Options) -> tuple[list[str], list[str]]:
         if values.ndim > 1 and key not in bounds and not is_coordinate(str(key), values)
     ]
     pairs = [pair for pair in (("x", "y"), ("input", "output")) if set(pair) <= set(raw.data_vars)]
-    if x is None and y is None and len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in wide):
+    others = [key for key in wide if key not in sum(pairs, ())]  # the pair may only be the grid
+    if x is None and y is None and len(pairs) == 1 and not any(_may_be_field(raw, pairs[0], key) for key in others):
         x, y = pairs[0]
     inputs, outputs = _split_keys(raw, x), _split_keys(raw, y)
     if y is None:
@@ -111,8 +112,7 @@ def _keys(raw: Dataset, read: Options) -> tuple[list[str], list[str]]:
         if not inputs and len(outputs) == 1 and read.get("time_step") is None and _role(raw, outputs[0]) == "x":
             inputs, outputs = outputs, []
         if len(outputs) != 1:
-            fields = [key for key in wide if key not in sum(pairs, ())]  # the pair may only be the grid
-            raise MupError(_advice(raw, fields if len(fields) > 1 else wide, inputs))
+            raise MupError(_advice(raw, others if len(others) > 1 else wide, inputs))
     return inputs, outputs
 
 
@@ -134,8 +134,8 @@ def _split_keys(raw: Dataset, text: str | None) -> list[str]:
 def _may_be_field(raw: Dataset, pair: tuple[str, str], key: str) -> bool:
     """Return whether an array other than x and y may be the field. In that case x and y may only be its grid."""
     x, y, other = (raw[name].variable for name in (*pair, key))
-    if key in pair or y.ndim < 2 or other.size > max(x.size, y.size):
-        return key not in pair
+    if y.ndim < 2 or other.size > max(x.size, y.size):
+        return True
     constant = [
         {axis for axis, dim in enumerate(v.dims) if np.array_equal(v.isel({dim: 0}), v.isel({dim: -1}))} for v in (x, y)
     ]

@@ -66,17 +66,17 @@ def _check_axis(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None]
         )
 
 
-def _with_varying(parts: Sequence[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:
+def _with_varying(parts: list[Dataset], dim: str, gaps: Sequence[float | None], stride: int) -> list[Dataset]:
     """Add the time step, or the length of a grid axis, as an input if it differs between files.
 
     Splits may differ in resolution, so lengths are compared only between files with the same number of points.
     """
-    points = [1 if dim == TIME else data.sizes[dim] for data in parts]
+    points = [stride if dim == TIME else data.sizes[dim] for data in parts]
     usual = dict(zip(reversed(points), reversed(gaps), strict=True))  # the spacing in the first file of each resolution
     if None in gaps or np.allclose(gaps, [usual[n] for n in points], rtol=1e-3, atol=0):
-        return list(parts)
+        return parts
     name = "time step" if dim == TIME else f"{dim} length"
-    values = [np.float32(gap * (stride if dim == TIME else n)) for gap, n in zip(gaps, points, strict=True)]
+    values = [np.float32(gap * n) for gap, n in zip(gaps, points, strict=True)]
     varying = {**parts[0].attrs.get("varying", {}), name: (np.abs(values).min(), np.abs(values).max())}
     return [
         data.assign({f"input:{name}": Variable((), value)}).assign_attrs(varying=varying)
@@ -129,5 +129,5 @@ def _with_steps(data: Dataset, stride: int) -> Dataset:
             "option."
         )
     times = data[TIME].values.astype(float)
-    ahead = np.append(times[stride:], np.repeat(times[-1:], stride))[: len(times)]  # the last frames have no output
+    ahead = np.pad(times, (0, stride), mode="edge")[stride:]  # the last frames have no output
     return data.assign({STEP: Variable((TIME,), (ahead - times).astype(np.float32))})

@@ -59,10 +59,8 @@ def only_reading(
         if sizes := _sizes(arrays, words, outputs, in_time):
             if in_time or TIME not in sizes:
                 fitting.append(words)
-            known = {
-                word: n - sizes.get(word, -1) for word, n in lengths.items() if in_time or TIME in sizes or word != TIME
-            }
-            if all(more in (0, word == TIME) for word, more in known.items()):
+            known = [word for word in lengths if in_time or TIME in sizes or word != TIME]
+            if all(lengths[word] - sizes.get(word, -1) in (0, word == TIME) for word in known):
                 agreeing.append(words)
     found = agreeing or fitting
     if not agreeing and (certain := _by_lengths(arrays, outputs, lengths, in_time)):
@@ -77,7 +75,7 @@ def only_reading(
     if len(found) == 1 and not in_time and (missing := _missing_axes(found[0], arrays, lengths)):
         found += [{key: tuple(TIME if w in missing else w for w in own) for key, own in found[0].items()}]
     if len(found) != 1:
-        raise MupError(_question(found, arrays, read, in_time))
+        raise MupError(_question(found, arrays, read))
     words = found[0][outputs[0]]
     if one_each and words[0] == TIME and TIME not in lengths and is_unnamed(str(arrays[outputs[0]].dims[0])):
         raise MupError(
@@ -179,7 +177,7 @@ def _sizes(arrays: Variables, words: Reading, outputs: Sequence[str], in_time: b
     )
 
 
-def _question(found: Sequence[Reading], arrays: Variables, read: Options, in_time: bool) -> str:
+def _question(found: Sequence[Reading], arrays: Variables, read: Options) -> str:
     """Return a message that asks for the axis names and suggests the options to pass."""
 
     def rank(words: Reading) -> tuple[int, int]:

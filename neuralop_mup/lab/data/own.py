@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -88,10 +89,13 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Return each file once, even if links give it several names. Raise MupError for a file in two splits."""
     found: dict[tuple[int, int], tuple[str, str]] = {}
-    for split, file in [(split, file) for split, part in files.items() for file in sorted(part, key=os.path.islink)]:
-        entry = os.stat(file)  # all names and links of a file have the same inode number
-        if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
-            raise MupError(f"{file} is assigned to two splits. Pass different files for each split, or only a single file.")
+    for split, part in files.items():
+        for file in sorted(part, key=os.path.islink):
+            entry = os.stat(file)  # all names and links of a file have the same inode number
+            if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
+                raise MupError(
+                    f"{file} is assigned to two splits. Pass different files for each split, or only a single file."
+                )
     kept = {file for _, file in found.values()}
     return {split: tuple(dict.fromkeys(file for file in part if file in kept)) for split, part in files.items()}
 
@@ -334,6 +338,6 @@ class OwnData:
             pairs = {split: part.whole() for split, part in self.parts.items()}
             self.check_unchanged()
         lengths = {split: part.lengths.tolist() for split, part in self.parts.items() if part.history}
-        usual = {n for own in lengths.values() for n in own}
+        usual = set(chain(*lengths.values()))
         same = {"trajectory": usual.pop()} if len(usual) == 1 else {"lengths": lengths}
         return ProblemData(**pairs, **same, history=self.history, rollout=self.rollout, masked=self.nan == "mask")

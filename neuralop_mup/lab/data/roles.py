@@ -29,8 +29,8 @@ def option(**read: Any) -> str:
 
 def fields_of(data: Dataset, role: str) -> dict[str, Variable]:
     """Return the variables with a role, "input" or "output", by their keys in the file."""
-    names = [str(name) for name in data.data_vars if str(name).startswith(f"{role}:")]
-    return {name.partition(":")[2]: data[name].variable for name in names}
+    names = [name for name in map(str, data.data_vars) if name.startswith(f"{role}:")]
+    return {name.removeprefix(f"{role}:"): data[name].variable for name in names}
 
 
 def spaces_of(data: Dataset) -> list[str]:
