@@ -22,8 +22,6 @@ from neuralop_mup.lab.data.problem_data import ProblemData, Splits
 from neuralop_mup.lab.fingerprint import fingerprint
 from neuralop_mup.lab.problems.base import Problem
 
-_PATHS = (str, Path)
-
 
 class _Called:
     """Data from a function. Every process calls it, and it must return the same data each time.
@@ -88,7 +86,7 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None) -> Any:
         return data
     data, processor = _from_neuralop(data)
     parts = _parts(data)
-    if all(_all_are(part, _PATHS) for part in parts.values()):
+    if all(_are_paths(part) for part in parts.values()):
         return OwnData(files=parts.get("all", parts) if len(parts) == 1 else parts, **read)
     arrays = {name: _arrays(part) for name, part in parts.items()}
     if all(arrays.values()):
@@ -110,17 +108,17 @@ def as_source(data: Any, read: Mapping[str, Any] | None = None) -> Any:
 
 def _parts(data: Any) -> dict[str, Any]:
     """Return the parts given for train, val and test, or the whole data under "all"."""
-    is_one = _arrays(data) is not None or (isinstance(data, list) and _all_are(data, _PATHS))
+    is_one = _arrays(data) is not None or (isinstance(data, list) and _are_paths(data))
     if isinstance(data, Mapping) and not is_one:
         return dict(data)
     if is_one or not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
         return {"all": data}
     names = list(SPLITS[: len(data)])
-    if len(data) == 2 and _all_are(data, _PATHS):
+    if len(data) == 2 and _are_paths(data):
         (one, role), (other, other_role) = map(role_of, data)
         if one == other and role != other_role:  # files such as x.npy and y.npy are input and output, not two splits
             return {"all": list(data)}
-    if all(_all_are(part, _PATHS) for part in data):
+    if all(_are_paths(part) for part in data):
         # Files with "test" in their names are never used for validation.
         names = [word or name for word, name in zip(split_words(list(map(files_of, data))), names, strict=True)]
     if len(set(names)) < len(names):
@@ -162,10 +160,10 @@ def _divided(parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     return parts, {"splits": f"{counts}, drawn at random from the training data, the same in every run"}
 
 
-def _all_are(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether a value has one of these types or is a non-empty sequence of such values."""
+def _are_paths(value: Any) -> bool:
+    """Return whether a value is a path or a non-empty sequence of paths."""
     entries = value if isinstance(value, (tuple, list)) else [value]
-    return bool(entries) and all(isinstance(entry, kinds) for entry in entries)
+    return bool(entries) and all(isinstance(entry, (str, Path)) for entry in entries)
 
 
 def _arrays(part: Any) -> dict[str, Any] | None:

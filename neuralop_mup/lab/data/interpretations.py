@@ -92,10 +92,9 @@ def _grid_sizes(words: Reading, arrays: Variables) -> dict[str, int]:
 
 def _missing_axes(words: Reading, arrays: Variables, lengths: Mapping[str, int]) -> set[str]:
     """Return the grid axes that have no coordinate and that only some fields have. In an output, this may be time."""
-    sizes = _grid_sizes(words, arrays)
-    spaces = [own for own in (set(filter(is_space, each)) for each in words.values()) if own]
-    missing = set.union(*spaces) - set.intersection(*spaces)
-    return {word for word in missing if lengths.get(word) != sizes[word]}
+    grids = [own for own in words.values() if any(map(is_space, own))]
+    unknown = {word for word, n in _grid_sizes(words, arrays).items() if lengths.get(word) != n}
+    return {word for word in unknown if not all(word in own for own in grids)}
 
 
 def _named_by_lengths(words: Reading, arrays: Variables, lengths: Mapping[str, int]) -> Reading:
@@ -146,7 +145,7 @@ def _ways(variable: Variable, leads: Sequence[Words], time_last: bool) -> Iterat
         if () in leads:
             return  # a single sample and a single channel give the same data
     ways = [(*lead, *words) for lead in leads for words in _grid_words(n - len(lead))]
-    if leads[0][-1] == TIME and names[0] is None:
+    if leads[0][-1] == TIME and names[:1] == [None]:
         ways += [(SAMPLE, *words, TIME) for words in _grid_words(n - 2)]
         ways += [(*words, TIME) for words in _grid_words(n - 1) if time_last]
     for way in (*ways, (SAMPLE,), (SAMPLE, CHANNEL)):

@@ -377,6 +377,7 @@ ONE_NAN = np.where(np.arange(20)[:, None, None] == 7, np.nan, GOOD)
         ({"y": array(19, 16, 16)}, {"dims": "sample x y"}, "19 20 sample"),
         ({"y": array(20, 16, 18)}, {"dims": "sample x y"}, "16 18 y"),
         ({"x": array(20, 2), "y": array(20, 2)}, {}, "4 axes"),
+        ({"u": np.float32(3)}, {"y": "u"}, "d.npz u() dims"),
         ({"u": array(20, 16)}, {"y": "u"}, "u (timex) 20 time_step"),
         ({"u": array(20, 6, 16)}, {"y": "u", "time_step": 6, "dims": "sample time x"}, "d.npz 6 time_step"),
         ({}, {"time_step": 2, "dims": "sample x y"}, "time_step history rollout d.npz"),
