@@ -6,16 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from experiments import architectures, paper, pino
-from experiments.ablations import (
-    BASES,
-    CHOICES,
-    DECAYS,
-    HELD_OUT_CHOICES,
-    Ablation,
-    decay_configs,
-    held_out_configs,
-    reference_configs,
-)
+from experiments.ablations import CHOICES, HELD_OUT_CHOICES, Ablation, default_configs, held_out_configs
 from experiments.against_tuned import AgainstTuned
 from experiments.comparison import BASELINES, CONTENDERS, TUNED, VARIANTS, Comparison
 from experiments.fine_tuning import FineTuning
@@ -49,9 +40,7 @@ from problems.apebench import FOLDER
 _UNTUNED = {"MuSOAP, untuned": "MuSOAP"}
 EXPERIMENTS: dict[str, Any] = {
     "law": Law(),
-    "decay": Ablation("weight decay of MuSOAP at the formula's learning rate", decay_configs(), DECAYS),
-    "reference": Ablation("the reference size of MuSOAP, which is the base by default", reference_configs(), BASES),
-    "choices": Ablation("the defaults of MuSOAP, one at a time", reference_configs(1000), CHOICES, (0, 1, 2)),
+    "choices": Ablation("the defaults of MuSOAP, one at a time", default_configs(), CHOICES, (0, 1, 2)),
     "elsewhere": Ablation("three defaults of MuSOAP on held-out problems", held_out_configs(), HELD_OUT_CHOICES, (0, 1, 2)),
     "losses": Losses(),
     "pino": Pino(),

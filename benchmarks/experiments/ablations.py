@@ -1,13 +1,7 @@
 """Change one setting at a time, and compare the error with that of the default on several problems with the same seeds.
 
-The experiments ``choices``, ``elsewhere``, ``decay`` and ``reference`` back the defaults of MuSOAP and of ``parametrize``.
-We wrote down these hypotheses before measuring:
-
-* ``reference``: no base size is more than a few percent better on all problems, and bases that differ by a factor of 4 lead
-  to similar errors.
-* ``decay``: the best weight decay is that at which 1 / (lr · weight_decay), the memory of a weight, is the same number of
-  epochs everywhere (arXiv:2405.13698). A quarter of the samples then needs four times the weight decay.
-* ``elsewhere``: updating the bases at every step gains 5 %. Neither the depth factor nor a fixed ``adamw_lr`` loses 3 %.
+The experiments ``choices`` and ``elsewhere`` back the defaults of MuSOAP. For ``elsewhere`` we wrote down these hypotheses
+before measuring: updating the bases at every step gains 5 %. Neither the depth factor nor a fixed ``adamw_lr`` loses 3 %.
 """
 
 from __future__ import annotations
@@ -23,8 +17,7 @@ import numpy as np
 
 from experiments.comparison import Comparison
 from experiments.experiment import Experiment
-from experiments.law import Law
-from experiments.law_settings import CENTRE, PROBLEMS, Setting
+from experiments.law_settings import CENTRE, PROBLEMS
 from experiments.pages import NAMES, dotted, table
 from experiments.records import loss_of, missing
 from experiments.tasks import SUITE
@@ -47,27 +40,7 @@ def _soap(**arguments: Any) -> Change:
     return lambda config: {**config, "soap": {**config.get("soap", {}), **arguments}}
 
 
-def _base(width: int, modes: int | None = None) -> Change:
-    """Return a function that changes the base, by default to the modes of the model, and removes weight decay."""
-
-    def change(config: Config) -> Config:
-        model_modes = config["model"]["n_modes"]
-        base = {**config["base"], "hidden_channels": width, "n_modes": (modes,) * len(model_modes) if modes else model_modes}
-        return {**config, "base": base, "weight_decay": 0.0}
-
-    return change
-
-
 #: Variant → change of a run. The first variant of each experiment is the default.
-BASES: dict[str, Change] = {
-    "the reference": changed(weight_decay=0.0),
-    **{f"width {width}": _base(width) for width in (8, 128)},
-    **{f"n_modes {modes}": _base(WIDTH, modes) for modes in (4, 32)},
-}
-DECAYS: dict[str, Change] = {
-    "0": changed(),
-    **{f"{decay:g}": changed(weight_decay=decay) for decay in (0.003, 0.01, 0.0125, 0.05, 0.2)},
-}
 CHOICES: dict[str, Change] = {
     "the defaults": changed(),
     "no weight decay": changed(weight_decay=0.0),
@@ -109,7 +82,7 @@ def held_out_configs() -> dict[str, Config]:
     return {name: dict(comparison.run(name, "MuSOAP", default_lr(own.steps), 0).config) for name, own in tasks.items()}
 
 
-def reference_configs(steps: int = 600) -> dict[str, Config]:
+def default_configs() -> dict[str, Config]:
     """Return runs on five problems, with models of 48 channels in 1D and 24 in 2D."""
     found = {}
     for name in ("burgers", "darcy", "allen-cahn", "korteweg-de-vries", "gray-scott"):
@@ -118,7 +91,7 @@ def reference_configs(steps: int = 600) -> dict[str, Config]:
         found[name] = {
             "problem": name,
             "data": {"n_train": own["samples"], "grid": own["grid"]},
-            "steps": steps,
+            "steps": 1000,
             "batch_size": CENTRE["batch"],
             "model": {"n_layers": CENTRE["depth"], "n_modes": own["modes"], "hidden_channels": {1: 48, 2: 24}[axes]},
             "base": {"n_layers": CENTRE["depth"], "n_modes": (MODES,) * axes, "hidden_channels": WIDTH},
@@ -127,17 +100,6 @@ def reference_configs(steps: int = 600) -> dict[str, Config]:
             "kernel_init": "small",
         }
     return found
-
-
-def decay_configs() -> dict[str, Config]:
-    """Return runs on three problems at the formula's rate: as in ``law``, with a quarter of the steps or of the samples."""
-    law = Law()
-    settings = [
-        Setting.of(problem, **{k: v if k == "steps" else int(v * PROBLEMS[problem][k]) for k, v in changes.items()})
-        for changes in ({}, {"steps": 250}, {"samples": 0.25})
-        for problem in ("burgers", "darcy", "korteweg-de-vries")
-    ]
-    return {f"{own.problem}, {own}": dict(law.run(own, law.nearest_to_formula(own)).config) for own in settings}
 
 
 @dataclass(frozen=True)

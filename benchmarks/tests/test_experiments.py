@@ -14,21 +14,20 @@ from experiments import law_settings
 from experiments.records import METRICS, RecordsFile, UsedRecords
 
 
-def error_by_base_width(config):
-    """Lowest at a base of width 128. Each factor of 2 away from it, and the second seed, costs 10 %."""
-    width = config["base"]["hidden_channels"]
-    return {"loss": 0.1 * 1.1 ** (abs(math.log2(width / 128)) + config["seed"])}
+def error_by_aux_lr(config):
+    """Lowest at 0.008. Each factor of 2 away from it, and the second and third seed, costs 10 %."""
+    return {"loss": 0.1 * 1.1 ** (abs(math.log2(config.get("aux_lr", 0.004) / 0.008)) + config["seed"])}
 
 
 def test_choices_are_compared_with_the_first_one():
-    """The reference has width 32: the ratio is 1.1² at width 8, 1/1.1² at width 128, and 1 for any modes."""
-    experiment = run.EXPERIMENTS["reference"]
-    records = planted_records(experiment, error_by_base_width)
+    """The default is 0.004: the ratio is 1.1 at 0.002, 1/1.1 at 0.008, and 1 for other changes."""
+    experiment = run.EXPERIMENTS["choices"]
+    records = planted_records(experiment, error_by_aux_lr)
     found = rows(experiment.table(records))
-    assert found["width 8"].startswith("| width 8 | 1.210 (5) | 1.210 |")
-    assert found["n_modes 4"].startswith("| n_modes 4 | 1.000 (5) |")
+    assert found["aux_lr 0.002"].startswith("| aux_lr 0.002 | 1.100 (5) | 1.100 |")
+    assert found["beta2 0.99"].startswith("| beta2 0.99 | 1.000 (5) |")
     numbers = experiment.numbers(records)
-    assert (numbers["width.8"], numbers["width.128"]) == ("1.21", "0.83")
+    assert (numbers["aux_lr.0.002"], numbers["aux_lr.0.008"]) == ("1.10", "0.91")
 
 
 def error_over_time(config):
@@ -70,7 +69,7 @@ def error_with_an_equation(config):
 
 
 MEASURED = {
-    "reference": error_by_base_width,
+    "choices": error_by_aux_lr,
     "time": error_over_time,
     "pino": error_with_an_equation,
     "published-code": error_of_published_code,
