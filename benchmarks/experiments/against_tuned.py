@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments import samples_figure, time_figure
 from experiments.comparison import CONTENDERS
 from experiments.curves import rounded, searched
+from experiments.figures import draw_samples, draw_times
 from experiments.law_settings import CHOSEN_ON
 from experiments.pages import dotted, mean_and_range, named, table
 from experiments.records import loss_of, missing, test_errors
@@ -255,7 +255,7 @@ class AgainstTuned:
                 step, least = self.step_ratio(records, name), fmean(self.errors(records, name, adam))
                 found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
                 times[name] = {s: (s * step, fmean(own) / least) for s, own in found.items() if own}
-            time_figure.draw(times, path)
+            draw_times(times, path)
             return
         curves: dict[str, dict[str, dict[int, list[float]]]] = {}
         for name, adam in done.items():
@@ -264,7 +264,7 @@ class AgainstTuned:
             for label, settings in zip(lines, (None, adam), strict=True):
                 lines[label][samples] = self.errors(records, name, settings)
         if any(len(points) > 1 for lines in curves.values() for points in lines.values()):
-            samples_figure.draw(curves, path)
+            draw_samples(curves, path)
 
     def table(self, records: Any) -> str:
         """Return the page."""

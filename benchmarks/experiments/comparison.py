@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from experiments import comparison_figure
 from experiments.contenders import DECAYS
 from experiments.curves import rounded, searched
 from experiments.experiment import Experiment
+from experiments.figures import draw_comparison
 from experiments.pages import dotted, named, student_interval, table
 from experiments.records import loss_of, missing
 from experiments.tasks import Task
@@ -324,8 +324,7 @@ class Comparison(Experiment):
         results = self.results(records)
         complete = results.get(BEST_BASELINE, {}).keys() == results.get("Adam", {}).keys()
         if "Adam" in self.contenders:
-            names = {name: named(name).strip("`") for name in self.tasks}
-            comparison_figure.draw(results, names, path, relative_to=BEST_BASELINE if complete else "Adam")
+            draw_comparison(results, path, names=list(self.tasks), relative_to=BEST_BASELINE if complete else "Adam")
 
 
 def _ratio_table(ratios: Mapping[str, Sequence[float]]) -> list[str]:

@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.experiment import Experiment
+from experiments.figures import draw_means
 from experiments.law_settings import CENTRE, PROBLEMS
 from experiments.pages import table
 from experiments.records import missing, test_errors
@@ -130,9 +131,7 @@ class SizeCurves(Experiment):
 def _draw_curve(axes: Any, errors: dict[float, list[float]], colour: str, label: str) -> None:
     """Draw the mean and the range of the seeds, with a star at the lowest mean."""
     points = {lr: [min(error, _LIMIT) for error in seeds] for lr, seeds in sorted(errors.items()) if seeds}
-    means = {lr: fmean(seeds) for lr, seeds in points.items()}
-    axes.fill_between([*points], [*map(min, points.values())], [*map(max, points.values())], color=colour, alpha=0.2)
-    axes.plot([*means], [*means.values()], color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
+    means = draw_means(axes, points, colour, 1, marker="o", markersize=4, linewidth=1.8, label=label)
     best = min(means, key=means.__getitem__)
     axes.plot(best, means[best], "*", color=colour, markersize=17, markeredgecolor="white", zorder=5)
 
