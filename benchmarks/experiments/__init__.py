@@ -8,7 +8,8 @@ from typing import Any
 from experiments import architectures, paper, pino
 from experiments.ablations import CHOICES, HELD_OUT_CHOICES, Ablation, default_configs, held_out_configs
 from experiments.against_tuned import AgainstTuned
-from experiments.comparison import BASELINES, CONTENDERS, TUNED, VARIANTS, Comparison
+from experiments.comparison import BASELINES, TUNED, VARIANTS, Comparison
+from experiments.contenders import MUSOAP, PEERS
 from experiments.fine_tuning import FineTuning
 from experiments.law import Law
 from experiments.law_settings import CHOSEN_ON, PROBLEMS
@@ -34,7 +35,6 @@ from experiments.tasks import (
 from experiments.timing import GPU_CASES, Timing
 from experiments.transfer import MOVES, Transfer
 from experiments.unknown_length import UnknownLength
-from experiments.untuned import PEERS
 from problems.apebench import FOLDER
 
 _UNTUNED = {"MuSOAP, untuned": "MuSOAP"}
@@ -53,10 +53,7 @@ EXPERIMENTS: dict[str, Any] = {
         "whether a larger weight decay helps MuSOAP with the fewest samples",
         FEWEST_SAMPLES,
         seeds=(0,),
-        others={
-            f"MuSOAP, decay {decay:g}": {**CONTENDERS["MuSOAP"].settings, "weight_decay": decay}
-            for decay in (0.03, 0.1, 0.3)
-        },
+        others={f"MuSOAP, decay {decay:g}": {**MUSOAP, "weight_decay": decay} for decay in (0.03, 0.1, 0.3)},
     ),
     "apebench-loss": AgainstTuned(
         "untuned MuSOAP beside tuned Adam on scenarios of APEBench, all with its squared error",
@@ -133,9 +130,7 @@ EXPERIMENTS: dict[str, Any] = {
         search_from={"Adam": 0.016, "AdamW": "Adam"},  # Adam's best rate on most of the other scenarios
         untuned=_UNTUNED,
     ),
-    "lengths": Comparison(
-        "the formula's learning rate in short trainings", LENGTHS, ("MuSOAP",), untuned=_UNTUNED, reported="test_loss"
-    ),
+    "lengths": Comparison("the formula's learning rate in short trainings", LENGTHS, ("MuSOAP",), untuned=_UNTUNED),
     "apebench-rates": Comparison(
         "the best learning rate for rollouts, on further scenarios of APEBench", ROLLOUT_RATES, ("MuSOAP",), (0,)
     ),
@@ -144,7 +139,6 @@ EXPERIMENTS: dict[str, Any] = {
         LAYOUTS,
         ("Adam",),
         untuned=_UNTUNED,
-        reported="test_loss",
     ),
     "optimizers": Comparison(
         "optimizers on the problems of this repository, by the test error",
@@ -152,6 +146,5 @@ EXPERIMENTS: dict[str, Any] = {
         one_seed=("MuAdamW", "torch's Muon and AdamW", *VARIANTS),
         longer=True,
         groups={"elsewhere": tuple(set(SUITE) - set(CHOSEN_ON))},
-        reported="test_loss",
     ),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.comparison import Comparison
+from experiments.contenders import MUSOAP
 from experiments.experiment import Experiment
 from experiments.law_settings import CENTRE, PROBLEMS
 from experiments.pages import NAMES, dotted, table
@@ -78,8 +78,7 @@ def held_out_configs() -> dict[str, Config]:
         f"{NAMES[name]}, {steps} steps, {depth} layers": replace(SUITE[name], steps=steps, model={"n_layers": depth})
         for (steps, depth), name in product(((250, 8), (2000, 2)), names)
     }
-    comparison = Comparison("", tasks)
-    return {name: dict(comparison.run(name, "MuSOAP", default_lr(own.steps), 0).config) for name, own in tasks.items()}
+    return {name: own.run_config(MUSOAP) for name, own in tasks.items()}
 
 
 def default_configs() -> dict[str, Config]:

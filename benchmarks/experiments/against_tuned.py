@@ -9,7 +9,7 @@ Adam.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.comparison import CONTENDERS
+from experiments.contenders import MUSOAP, STANDARD
 from experiments.curves import rounded, searched
 from experiments.figures import draw_samples, draw_times
 from experiments.law_settings import CHOSEN_ON
@@ -27,7 +27,6 @@ from experiments.records import loss_of, missing, test_errors
 from experiments.tasks import Task
 from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: Where the search of the rate begins.
 START = 4e-3
@@ -46,7 +45,7 @@ class Adam:
     @property
     def settings(self) -> dict[str, Any]:
         """Return the entries of a run."""
-        others = {"rule": "standard", "kernel_init": "default", "lr": self.lr}
+        others = {"lr": self.lr, **STANDARD}
         if self.warm_up:
             return {"optimizer": f"adamw-warm-{self.decay:g}", **others}
         return (
@@ -92,6 +91,7 @@ class AgainstTuned:
     others: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     selection: Mapping[str, Any] = field(default_factory=dict)
 
+    notes = "Mean test errors of the seeds, and their range."
     metrics = ("test_loss", "train_loss", "seconds")
 
     def tiny(self) -> AgainstTuned:
@@ -105,12 +105,8 @@ class AgainstTuned:
         """Return a run of Adam or, without its settings, of another optimizer, by default of MuSOAP."""
         own = self.tasks[name]
         steps = round(own.steps * share / STAGES) * STAGES
-        untuned = {"lr": default_lr(steps), **(self.others[other] if other else CONTENDERS["MuSOAP"].settings)}
-        config = {
-            **own.run_config(steps),
-            **(untuned if adam is None else adam.settings),
-            "seed": seed,
-        }
+        untuned = self.others[other] if other else MUSOAP
+        config = own.run_config(untuned if adam is None else adam.settings, steps, seed=seed)
         who = (other or "MuSOAP") if adam is None else str(adam)
         return run_of(config, size=f"{name}: {who}", params={"lr": rounded(config["lr"]), "steps": steps}, seed=seed)
 
@@ -137,10 +133,10 @@ class AgainstTuned:
         def error(adam: Adam) -> float | None:
             return loss_of(records.get(self.trial(name, adam)))
 
-        rates, left = searched(lambda lr: error(Adam(lr)), START, spread=2.0)
-        if left:
-            return None, [Adam(lr) for lr in left]
-        best = Adam(min(rates, key=rates.__getitem__))
+        search = searched(lambda lr: error(Adam(lr)), START, spread=2.0)
+        if search.missing:
+            return None, [Adam(lr) for lr in search.missing]
+        best = Adam(search.best)
         for setting, values in {"decay": DECAYS, "warm_up": (True,)}.items():
             errors = {adam: error(adam) for adam in (best, *(replace(best, **{setting: value}) for value in values))}
             if left := [adam for adam, found in errors.items() if found is None]:
@@ -149,26 +145,21 @@ class AgainstTuned:
         return best, []
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
-        """Return the missing runs: first MuSOAP, then the search, then other optimizers, and the same with further seeds."""
-
-        def untuned(seed: int, settings: Iterable[tuple[Any, ...]]) -> Iterator[Run]:
-            return missing(records, (self.run(name, None, seed, *own) for name, own in product(self.tasks, settings)))
-
-        if len(self.shares) > 1:
-            yield from missing(records, map(self.pace, self.tasks))
+        """Return the missing runs: MuSOAP, the search, and then other optimizers and further seeds."""
         parts, others = [(share,) for share in self.shares], [(1.0, other) for other in self.others]
-        yield from untuned(self.seeds[0], parts)
+        if len(parts) > 1:
+            yield from missing(records, map(self.pace, self.tasks))
+        first = (self.run(name, None, self.seeds[0], *own) for name, own in product(self.tasks, parts))
+        yield from missing(records, first)
         best = {name: self.tuned(records, name) for name in self.tasks}
         for name, (_, left) in best.items():
             yield from missing(records, (self.trial(name, adam) for adam in left))
         if any(left for _, left in best.values()):
             return
-        yield from untuned(self.seeds[0], others)
         for seed in self.seeds:
             yield from missing(records, (self.run(name, adam, seed) for name, (adam, _) in best.items()))
-            yield from untuned(seed, parts)
-        for seed in self.seeds[1:]:
-            yield from untuned(seed, others)
+            untuned = product(self.tasks, [*parts, *others])
+            yield from missing(records, (self.run(name, None, seed, *own) for name, own in untuned))
 
     def errors(self, records: Any, name: str, *asked: Any) -> list[float]:
         """Return the test errors of the seeds that ended, infinite for those that failed; ``asked`` as for :meth:`run`."""
@@ -186,89 +177,77 @@ class AgainstTuned:
         Infinite if it is not reached; the smallest part that was trained if that reaches it.
         """
         means = {s: fmean(own) for s in sorted(self.shares) if (own := self.errors(records, name, None, s))}
-        parts, errors = np.log(list(means)), np.log(list(means.values()))
-        reached = np.flatnonzero(errors <= math.log(least))
-        if not len(reached):
-            return math.inf
-        at = reached[0]
-        if at == 0:
-            return float(math.exp(parts[0]))
-        between = (errors[at - 1] - math.log(least)) / (errors[at - 1] - errors[at])
-        return float(math.exp(parts[at - 1] + between * (parts[at] - parts[at - 1])))
+        lowest = np.minimum.accumulate(np.log(list(means.values())))
+        return math.exp(np.interp(-math.log(least), -lowest, np.log(list(means)), right=math.inf))
 
-    def ratios(self, records: Any) -> dict[str, dict[str, float]]:
-        """Return the mean test error of each untuned optimizer relative to tuned Adam, by problem."""
-        found: dict[str, dict[str, float]] = {}
+    def results(self, records: Any) -> dict[str, tuple[Adam, dict[str, list[float]]]]:
+        """Return Adam's best settings and the test errors of all optimizers, tuned Adam first, for each finished problem."""
+        found = {}
         for name in self.tasks:
             adam = self.tuned(records, name)[0]
-            theirs = [] if adam is None else self.errors(records, name, adam)
-            for other in ("", *self.others) if theirs else ():
-                if own := self.errors(records, name, None, 1.0, other):
-                    found.setdefault(other or "MuSOAP", {})[name] = fmean(own) / fmean(theirs)
+            asked = {"": (adam,), "MuSOAP": (None,), **{other: (None, 1.0, other) for other in self.others}}
+            errors = {who: self.errors(records, name, *own) for who, own in asked.items() if adam is not None}
+            if all(errors.get(who) for who in ("", "MuSOAP")):
+                found[name] = adam, {who: own for who, own in errors.items() if own}
         return found
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the tables and the ratios that pages quote."""
-        said, rows, timed, ratios = {}, [], {}, self.ratios(records)
-        for name, ratio in ratios.get("MuSOAP", {}).items():
-            adam = self.tuned(records, name)[0]
-            ours, theirs = self.errors(records, name, None), self.errors(records, name, adam)
-            rows.append(
-                [named(name), mean_and_range(ours), mean_and_range(theirs), f"{adam} at {adam.lr:g}", f"{ratio:.2f}"]
-            )
-            said[f"{dotted(name)}.ratio"] = f"{ratio:.2f}"
+        said, rows, timed, ratios = {}, [], {}, {}
+        for name, (adam, errors) in self.results(records).items():
+            theirs = fmean(errors[""])
+            for who in ("MuSOAP", *self.others):
+                if who in errors:
+                    ratios.setdefault(who, {})[name] = fmean(errors[who]) / theirs
+            both = [mean_and_range(errors[who]) for who in ("MuSOAP", "")]
+            rows.append([named(name), *both, f"{adam} at {adam.lr:g}", f"{ratios['MuSOAP'][name]:.2f}"])
             if len(self.shares) > 1:
-                share, step = self.share(records, name, fmean(theirs)), self.step_ratio(records, name)
+                share, step = self.share(records, name, theirs), self.step_ratio(records, name)
                 timed[name] = share, step, share * step
         said["table"] = "\n".join(table(["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio"], rows))
+        means = []
         for who, own in ratios.items():
-            trained = [ratio for ratio in own.values() if math.isfinite(ratio)]
-            said |= {
-                f"{dotted(who)}.mean": f"{geometric_mean(trained or [math.inf]):.2f}",
-                f"{dotted(who)}.most": f"{max(own.values()):.2f}",
-            }
-        if self.others:
-            means = [
-                [who, str(len(own)), said[f"{dotted(who)}.mean"], said[f"{dotted(who)}.most"]] for who, own in ratios.items()
+            trained = list(filter(math.isfinite, own.values())) or [math.inf]
+            said[f"{dotted(who)}.mean"], said[f"{dotted(who)}.most"] = texts = [
+                f"{value:.2f}" for value in (geometric_mean(trained), max(own.values()))
             ]
+            means.append([who, str(len(own)), *texts])
+        if self.others:
             said["others"] = "\n".join(table(["untuned", "problems", "mean ratio", "largest"], means))
-        held_out = [name for name in ratios.get("MuSOAP", {}) if self.tasks[name].config["problem"] not in CHOSEN_ON]
         if timed:
             heads = ["problem", "share of the steps", "time per step, relative", "share of the time"]
             rows = [[named(name), *(f"{value:.2f}" for value in own)] for name, own in timed.items()]
             said["shares"] = "\n".join(table(heads, rows))
             said["least"], said["most"] = (f"{end(own[-1] for own in timed.values()):.2f}" for end in (min, max))
-        if held_out:
+        if held_out := [own for name, own in timed.items() if self.tasks[name].config["problem"] not in CHOSEN_ON]:
             said["held-out"] = str(len(held_out))
-            said["seeds"] = str(min(len(self.errors(records, name, None)) for name in held_out))
-            said["held-out.mean"] = f"{geometric_mean(ratios['MuSOAP'][name] for name in held_out):.2f}"
-            for what, place in (("steps", 0), ("time", 2)) if timed else ():
-                said[f"held-out.{what}"] = f"{median(timed[name][place] for name in held_out):.2f}"
+            said["held-out.steps"], _, said["held-out.time"] = (
+                f"{median(values):.2f}" for values in zip(*held_out, strict=True)
+            )
+            said["seeds"] = str(len(self.seeds))
         return said
 
     def draw(self, records: Any, path: Path) -> None:
         """Draw errors over the time of training or, without parts of the steps, over the number of samples if it varies."""
-        done = {name: self.tuned(records, name)[0] for name in self.ratios(records).get("MuSOAP", {})}
+        done = self.results(records)
         if len(self.shares) > 1:
             times = {}
-            for name, adam in done.items():
-                step, least = self.step_ratio(records, name), fmean(self.errors(records, name, adam))
+            for name, (_, errors) in done.items():
+                step, least = self.step_ratio(records, name), fmean(errors[""])
                 found = {s: self.errors(records, name, None, s) for s in sorted(self.shares)}
                 times[name] = {s: (s * step, fmean(own) / least) for s, own in found.items() if own}
             draw_times(times, path)
             return
         curves: dict[str, dict[str, dict[int, list[float]]]] = {}
-        for name, adam in done.items():
-            problem, samples = self.tasks[name].config["problem"], self.tasks[name].config["data"].get("n_train")
-            lines = curves.setdefault(problem, {"MuSOAP, untuned": {}, "Adam or AdamW, tuned": {}})
-            for label, settings in zip(lines, (None, adam), strict=True):
-                lines[label][samples] = self.errors(records, name, settings)
+        for name, (_, errors) in done.items():
+            config = self.tasks[name].config
+            lines = curves.setdefault(config["problem"], {"MuSOAP, untuned": {}, "Adam or AdamW, tuned": {}})
+            for points, who in zip(lines.values(), ("MuSOAP", ""), strict=True):
+                points[config["data"].get("n_train")] = errors[who]
         if any(len(points) > 1 for lines in curves.values() for points in lines.values()):
             draw_samples(curves, path)
 
     def table(self, records: Any) -> str:
         """Return the page."""
-        said = self.numbers(records)
-        more = [said[name] for name in ("others", "shares") if name in said]
-        head = ["Mean test errors of the seeds, and their range.", said["table"], *more]
-        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", *head])
+        tables = [text for text in self.numbers(records).values() if "\n" in text]
+        return "\n".join([f"# {self.about[0].upper()}{self.about[1:]}", "", self.notes, *tables])

@@ -17,13 +17,12 @@ from typing import Any
 
 from experiments.ablations import Ablation, Change, Config, changed
 from experiments.against_tuned import Adam
-from experiments.comparison import CONTENDERS
+from experiments.contenders import MUSOAP
 from experiments.pages import dotted, mean_and_range, named, table
 from experiments.records import test_errors
-from experiments.tasks import APEBENCH, LAYERS, SUITE, Task
+from experiments.tasks import APEBENCH, LAYERS, SUITE
 from experiments.training import STAGES
 from neuralop_mup.core.rebuild import MODES, WIDTH
-from neuralop_mup.optim.musoap.optimizer import default_lr
 
 STEPS = 5000
 _ADAM = Adam(1e-3).settings
@@ -41,15 +40,10 @@ VARIANTS: dict[str, Change] = {
 }
 
 
-def untuned(task: Task, steps: int) -> Config:
-    """Return a run of untuned MuSOAP."""
-    return {**task.run_config(steps), **CONTENDERS["MuSOAP"].settings, "lr": default_lr(steps)}
-
-
 def configs() -> dict[str, Config]:
     """Return runs on the five scenarios in 1D."""
     tasks = {name: task for name, task in APEBENCH.items() if name.endswith("1D")}
-    return {name: {**untuned(task, STEPS), "loss": "mse"} for name, task in tasks.items()}
+    return {name: task.run_config(MUSOAP, STEPS, loss="mse") for name, task in tasks.items()}
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ class Architectures(Ablation):
         """Return FNO on Burgers' equation with a few steps."""
         task = replace(SUITE["burgers"], config={"problem": "burgers", "data": {"n_train": 40, "n_val": 20, "n_test": 20}})
         variants = {name: change for name, change in self.variants.items() if name.startswith("FNO")}
-        return replace(self, configs={"burgers": untuned(task, STAGES)}, variants=variants, seeds=(0,))
+        return replace(self, configs={"burgers": task.run_config(MUSOAP, STAGES)}, variants=variants, seeds=(0,))
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the errors, and the mean ratios of both optimizers and of both architectures."""

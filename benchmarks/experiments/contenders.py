@@ -1,12 +1,14 @@
-"""Optimizers of other packages, adapted to the parameters of neuralop's models by real views.
+"""Optimizers in comparisons: their settings in runs, and optimizers of other packages.
 
-The SOAP of pytorch_optimizer (arXiv:2409.11321) rejects complex kernels, and torch's Muon accepts only matrices.
+Prodigy (arXiv:2306.06101), D-Adaptation (arXiv:2301.07733), schedule-free AdamW (arXiv:2405.15682) and SOAP
+(arXiv:2409.11321) are those of pytorch_optimizer. They and torch's Muon do not accept complex kernels, so they get real
+views of the parameters of neuralop's models.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +19,37 @@ from torch import nn
 from neuralop_mup.lab import settings
 from neuralop_mup.lab.settings import Choice
 from neuralop_mup.optim.groups import MuAdam, MuAdamW
+
+#: Weight decays of AdamW: torch's default and a larger one. That of neuralop's scripts, 1e-4, has almost no effect.
+DECAYS = (1e-2, 1e-1)
+#: The parametrization and the initial values of neuralop.
+STANDARD = {"rule": "standard", "kernel_init": "default"}
+MUSOAP = {"optimizer": "soap", "kernel_init": "small"}
+#: Name → settings of a run, in the order of training. A search begins at ``lr``, by default at MuSOAP's default.
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "MuSOAP": MUSOAP,
+    "MuSOAP, no weight decay": {**MUSOAP, "weight_decay": 0.0},
+    "Adam": {"optimizer": "adam", "lr": 4e-3, **STANDARD},
+    "stock SOAP": {"optimizer": "stock-soap", "lr": 4e-3, **STANDARD, "kernel_init": "small"},
+    "MuAdamW": {"optimizer": "adamw", "lr": 8e-3, "kernel_init": "small"},
+    "torch's Muon and AdamW": {"optimizer": "stock-muon", "lr": 4e-3, **STANDARD},
+    "AdamW": {"optimizer": "adamw", "lr": 4e-3, "weight_decay": 0.01, **STANDARD},
+    "Adam, eps 1e-6": {"optimizer": "adam-eps", "lr": 4e-3, **STANDARD},
+    "Adam, beta2 0.95": {"optimizer": "adam", "lr": 4e-3, "beta2": 0.95, **STANDARD},
+    **{
+        f"AdamW, warm-up, decay {decay:g}": {"optimizer": f"adamw-warm-{decay:g}", "lr": 4e-3, **STANDARD}
+        for decay in DECAYS
+    },
+}
+#: Optimizers that need no tuning according to their authors, and others with the settings that their authors recommend.
+PEERS: dict[str, dict[str, Any]] = {
+    "Prodigy": {"optimizer": "prodigy", "lr": 1.0, **STANDARD},
+    "D-Adaptation": {"optimizer": "d-adaptation", "lr": 1.0, **STANDARD},
+    "schedule-free AdamW": {"optimizer": "schedule-free", "lr": 2.5e-3, **STANDARD},
+    "stock SOAP": {"optimizer": "stock-soap", "lr": 3e-3, "weight_decay": 0.01, **STANDARD},
+    "Muon and AdamW": {"optimizer": "muon", "lr": 0.02, **STANDARD},
+    "Adam at 0.001": {"optimizer": "adam", "lr": 1e-3, **STANDARD},
+}
 
 
 class OnViews(torch.optim.Optimizer):
@@ -49,24 +82,47 @@ def _view(values: torch.Tensor) -> torch.Tensor:
     return values.squeeze(-1) if values.ndim == 3 and values.shape[-1] == 1 else values
 
 
+def on_all_views(make: Callable[..., torch.optim.Optimizer], model: nn.Module, lr: float, **arguments: Any) -> OnViews:
+    """Return an optimizer of the real views of all parameters."""
+    return OnViews([(partial(make, lr=lr, **arguments), list(model.parameters()))], lr)
+
+
+def _of_package(name: str) -> Callable[..., torch.optim.Optimizer]:
+    """Return a function that makes an optimizer of pytorch_optimizer, which is imported when it is called."""
+
+    def make(*parameters: Any, **arguments: Any) -> torch.optim.Optimizer:
+        import pytorch_optimizer
+
+        return getattr(pytorch_optimizer, name)(*parameters, **arguments)
+
+    return make
+
+
 def stock_soap(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
     """Return SOAP on real views, with its own defaults except for weight decay."""
-    from pytorch_optimizer import SOAP
-
-    return OnViews([(partial(SOAP, lr=lr, weight_decay=weight_decay), list(model.parameters()))], lr)
-
-
-def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the real matrices of a model and its other parameters."""
-    matrices = [p for p in model.parameters() if not p.is_complex() and _view(p).ndim == 2 and min(_view(p).shape) > 1]
-    return matrices, [p for p in model.parameters() if all(p is not m for m in matrices)]
+    return on_all_views(_of_package("SOAP"), model, lr, weight_decay=weight_decay)
 
 
 def stock_muon(model: nn.Module, lr: float, weight_decay: float = 0.0, lr_mult: Any = None) -> torch.optim.Optimizer:
     """Return Muon for matrices, with updates of AdamW's size, and AdamW for kernels and all other parameters."""
-    matrices, rest = matrices_and_rest(model)
-    muon = partial(torch.optim.Muon, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-    return OnViews([(muon, matrices), (partial(torch.optim.AdamW, lr=lr, weight_decay=weight_decay), rest)], lr)
+    return _muon(model, lr, 1.0, {"adjust_lr_fn": "match_rms_adamw"}, {}, weight_decay)
+
+
+def muon(model: nn.Module, lr: float, steps: int) -> torch.optim.Optimizer:
+    """Return Muon for matrices, and AdamW at 0.015 of its rate for the rest, as the authors of Muon recommend."""
+    return _muon(model, lr, 0.015, {}, {"betas": (0.9, 0.95)}, 0.01)
+
+
+def _muon(
+    model: nn.Module, lr: float, of_lr: float, for_muon: Mapping[str, Any], for_adamw: Mapping[str, Any], decay: float
+) -> torch.optim.Optimizer:
+    """Return Muon for the real matrices of a model, and AdamW at a part of its rate for the other parameters."""
+    matrices = [p for p in model.parameters() if not p.is_complex() and _view(p).ndim == 2 and min(_view(p).shape) > 1]
+    rest = [p for p in model.parameters() if all(p is not m for m in matrices)]
+    adamw = partial(torch.optim.AdamW, lr=of_lr * lr, weight_decay=decay, **for_adamw)
+    both = OnViews([(partial(torch.optim.Muon, lr=lr, weight_decay=decay, **for_muon), matrices), (adamw, rest)], lr)
+    both.param_groups[-1]["lr"] = of_lr * lr
+    return both
 
 
 def warmed_adamw(model: nn.Module, lr: float, steps: int, decay: float) -> torch.optim.Optimizer:
@@ -88,6 +144,31 @@ def warmed_adamw(model: nn.Module, lr: float, steps: int, decay: float) -> torch
     return optimizer
 
 
+def adaptive(model: nn.Module, lr: float, steps: int, name: str) -> torch.optim.Optimizer:
+    """Return Prodigy or D-Adaptation with a factor of 1 and a cosine, as the authors of Prodigy recommend.
+
+    Without the correction of biases, which it has as an option, Prodigy diverges in its first steps on Burgers.
+    """
+    return on_all_views(_of_package(name), model, lr, bias_correction=True)
+
+
+def schedule_free(model: nn.Module, lr: float, steps: int) -> torch.optim.Optimizer:
+    """Return schedule-free AdamW with a warm-up. Its rate stays constant, and the last step leaves the averaged weights."""
+    optimizer = on_all_views(_of_package("ScheduleFreeAdamW"), model, lr, warmup_steps=max(1, steps // 20))
+    taken = itertools.count(1)
+
+    def keep_rate(*_: Any) -> None:
+        optimizer.param_groups[0]["lr"] = lr
+
+    def average(*_: Any) -> None:
+        if next(taken) == steps:
+            optimizer.inner[0].eval()
+
+    optimizer.register_step_pre_hook(keep_rate)
+    optimizer.register_step_post_hook(average)
+    return optimizer
+
+
 #: Former arguments of optimizers, with their defaults. The keys of older runs contain them.
 FORMER: dict[str, dict[str, Any]] = {
     "adam": {"scale_eps": False},
@@ -96,8 +177,6 @@ FORMER: dict[str, dict[str, Any]] = {
 }
 #: Name of an argument → its former name in the keys of runs.
 FORMER_NAMES = {"adamw_lr": "aux_lr", "mode_stride": "period"}
-#: Weight decays of AdamW: torch's default and a larger one. That of neuralop's scripts, 1e-4, has almost no effect.
-DECAYS = (1e-2, 1e-1)
 _SOAP = settings.OPTIMIZERS["soap"]
 #: Name in a run → optimizer.
 OPTIMIZERS = {
@@ -109,6 +188,10 @@ OPTIMIZERS = {
         f"adamw-warm-{decay:g}": Choice(partial(warmed_adamw, decay=decay), user_defined=True)
         for decay in (0.0, *DECAYS, 0.3)
     },
+    "prodigy": Choice(partial(adaptive, name="Prodigy"), user_defined=True),
+    "d-adaptation": Choice(partial(adaptive, name="DAdaptAdam"), user_defined=True),
+    "schedule-free": Choice(schedule_free, user_defined=True),
+    "muon": Choice(muon, user_defined=True),
     "soap": replace(_SOAP, arguments=_SOAP.arguments | FORMER["soap"].keys()),
 }
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -97,14 +98,34 @@ class Curve:
         return float(y[last] + (y[last] - y[previous]) / (x[last] - x[previous]) * (at - x[last]))
 
 
+class Search(NamedTuple):
+    """The state of a search for the best learning rate.
+
+    Attributes
+    ----------
+    errors : dict of float to float
+        Learning rate → error.
+    missing : list of float
+        Learning rates to measure next; empty at the end of the search.
+    """
+
+    errors: dict[float, float]
+    missing: list[float]
+
+    @property
+    def best(self) -> float | None:
+        """Return the rate with the lowest error, or None while the search is not finished."""
+        return None if self.missing else min(self.errors, key=self.errors.__getitem__, default=None)
+
+
 def searched(
     error_of: Callable[[float], float | None],
-    start: float,
+    start: float | None,
     most: int = 12,
     spread: float = 4.0,
     factors: Sequence[float] | None = None,
-) -> tuple[dict[float, float], list[float]]:
-    """Return the state of a search for the best learning rate.
+) -> Search:
+    """Search the best learning rate.
 
     The search begins at ``start`` and at a factor to either side. Then it tries half and twice the best rate until both were
     tried, so that the best rate is not at an edge.
@@ -113,32 +134,26 @@ def searched(
     ----------
     error_of : callable
         Learning rate → error, infinite if the training failed, None if it was not measured.
-    start : float
+    start : float or None
+        None while it depends on another search that is not finished.
     most : int
         Largest number of rates, for errors without a minimum.
     spread : float
         First factor. Pass 2 if the best rate is close to ``start``.
     factors : sequence of float, optional
         All first factors, instead of 1, 1/``spread`` and ``spread``.
-
-    Returns
-    -------
-    errors : dict of float to float
-        Learning rate → error.
-    missing : list of float
-        Learning rates to measure next; empty at the end of the search.
     """
     found: dict[float, float] = {}
-    requested = [rounded(start * factor) for factor in factors or (1.0, 1 / spread, spread)]
+    requested = [] if start is None else [rounded(start * factor) for factor in factors or (1.0, 1 / spread, spread)]
     while requested:
         errors = {lr: error_of(lr) for lr in requested}
         found.update({lr: error for lr, error in errors.items() if error is not None})
         if unmeasured := [lr for lr in requested if errors[lr] is None]:
-            return found, unmeasured
+            return Search(found, unmeasured)
         best = min(found, key=found.__getitem__)
         neighbours = (rounded(best / 2), rounded(best * 2))
         requested = [lr for lr in neighbours if lr not in found][: max(0, most - len(found))]
-    return found, []
+    return Search(found, [])
 
 
 def ninth_decile(values: Sequence[float]) -> float:

@@ -17,15 +17,14 @@ from itertools import product
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from experiments.comparison import CONTENDERS
+from experiments.contenders import MUSOAP
 from experiments.experiment import Experiment
 from experiments.pages import mean_and_range, named, table
 from experiments.records import missing, test_errors
 from experiments.tasks import APEBENCH as SCENARIOS
 from experiments.tasks import FURTHER, SUITE, Task
-from experiments.training import LOST, STAGES, remembered, run_of
+from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import default_lr
 
 #: Name of the loss → label. The others are compared with the first.
 LOSSES = {"l2": "relative", "floored-l2": "relative with a floor", "mse": "squared"}
@@ -77,14 +76,7 @@ class Losses(Experiment):
     @remembered
     def run(self, name: str, loss: str, seed: int) -> Run:
         """Return a run on a problem."""
-        own = self.tasks[name]
-        config = {
-            **own.run_config(own.steps),
-            **CONTENDERS["MuSOAP"].settings,
-            "lr": default_lr(own.steps),
-            "seed": seed,
-            **({} if loss == "l2" else {"loss": loss}),
-        }
+        config = self.tasks[name].run_config(MUSOAP, seed=seed, **({} if loss == "l2" else {"loss": loss}))
         return run_of(config, size=name, params={"trained_on": loss}, seed=seed)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
@@ -93,8 +85,7 @@ class Losses(Experiment):
 
     def errors(self, records: Any, name: str, loss: str) -> list[float]:
         """Return the rollout or test errors of the seeds that have a record, infinite if the training failed."""
-        errors = test_errors(records, (self.run(name, loss, seed) for seed in self.seeds))
-        return [error if error < LOST else math.inf for error in errors]
+        return test_errors(records, (self.run(name, loss, seed) for seed in self.seeds))
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return a table of errors, and a table of their ratios by group."""

@@ -16,15 +16,14 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from experiments.comparison import CONTENDERS
-from experiments.curves import searched
+from experiments.contenders import CONTENDERS, MUSOAP
+from experiments.curves import Search, searched
 from experiments.experiment import Experiment
 from experiments.pages import named, table
 from experiments.records import loss_of, missing, test_errors
 from experiments.tasks import Task
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
-from neuralop_mup.optim.musoap.optimizer import default_lr
 
 SAMPLES = (10, 40, 160)
 WEIGHTS = (0.0, 0.01, 0.1, 1.0, 10.0)
@@ -85,14 +84,12 @@ class Pino(Experiment):
     def run(self, name: str, samples: int, weight: float | str, seed: int, adam_lr: float | None = None) -> Run:
         """Return a run of untuned MuSOAP or, with a rate, of Adam. The weight may be the name of a balancing method."""
         own, balanced, untuned = self.problems[name], isinstance(weight, str), adam_lr is None
-        config = {
-            **own.run_config(own.steps),
-            "data": {**own.config["data"], "n_train": samples, "equation_weight": 1.0 if balanced else weight},
-            **CONTENDERS["MuSOAP" if untuned else "Adam"].settings,
-            "lr": default_lr(own.steps) if untuned else adam_lr,
-            "seed": seed,
+        config = own.run_config(
+            MUSOAP if untuned else {**CONTENDERS["Adam"], "lr": adam_lr},
+            data={**own.config["data"], "n_train": samples, "equation_weight": 1.0 if balanced else weight},
+            seed=seed,
             **({"balancing": weight} if balanced else {}),
-        }
+        )
         size = f"{name}, {samples}, {weight if balanced else format(weight, 'g')}{'' if untuned else ', Adam'}"
         return run_of(config, size=size, params={} if untuned else {"lr": adam_lr}, seed=seed)
 
@@ -101,27 +98,14 @@ class Pino(Experiment):
         """Return all problems and numbers of samples."""
         return list(product(self.problems, self.samples))
 
-    def searched(self, records: Any, name: str, samples: int, weight: float) -> tuple[dict[float, float], list[float]]:
-        """Return the errors of Adam's first seed by learning rate, and the learning rates to measure next.
-
-        Both are empty if the search at weight 0, where the others begin, is not finished.
-        """
-        start, spread = CONTENDERS["Adam"].start(self.problems[name].steps), 4.0
-        if weight:
-            found, unmeasured = self.searched(records, name, samples, 0.0)
-            if unmeasured:
-                return {}, []
-            start, spread = min(found, key=found.__getitem__), 2.0
+    def searched(self, records: Any, name: str, samples: int, weight: float) -> Search:
+        """Return the state of the search of Adam's first seed. It begins at the best rate for weight 0."""
+        start = self.searched(records, name, samples, 0.0).best if weight else CONTENDERS["Adam"]["lr"]
 
         def error(lr: float) -> float | None:
             return loss_of(records.get(self.run(name, samples, weight, self.seeds[0], lr)))
 
-        return searched(error, start, spread=spread)
-
-    def best_lr(self, records: Any, *setting: Any) -> float | None:
-        """Return Adam's learning rate with the lowest validation error, or None while the search is not finished."""
-        found, unmeasured = self.searched(records, *setting)
-        return None if unmeasured or not found else min(found, key=found.__getitem__)
+        return searched(error, start, spread=2.0 if weight else 4.0)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: MuSOAP, balancing methods, Adam's searches, and finally Adam's further seeds."""
@@ -131,15 +115,15 @@ class Pino(Experiment):
             yield from missing(records, (self.run(*cell, method, seed) for seed, cell in product(seeds, self.cells)))
         adam = [(*cell, weight) for cell, weight in product(self.cells, self.adam_weights) if cell[1] in self.adam_samples]
         for setting in adam:
-            rates = self.searched(records, *setting)[1]
+            rates = self.searched(records, *setting).missing
             yield from missing(records, (self.run(*setting, self.seeds[0], lr) for lr in rates))
-        best = {setting: lr for setting in adam if (lr := self.best_lr(records, *setting))}
+        best = {setting: lr for setting in adam if (lr := self.searched(records, *setting).best)}
         seeds = self.seeds if len(best) == len(adam) else ()
         yield from missing(records, (self.run(*own, seed, lr) for seed, (own, lr) in product(seeds, best.items())))
 
     def mean(self, records: Any, *setting: Any, adam: bool = False, seeds: tuple[int, ...] = ()) -> float | None:
         """Return the mean test error of some seeds, by default of all, or None unless each of them has a record."""
-        lr, seeds = self.best_lr(records, *setting) if adam else None, seeds or self.seeds
+        lr, seeds = self.searched(records, *setting).best if adam else None, seeds or self.seeds
         if adam and lr is None:
             return None
         errors = test_errors(records, (self.run(*setting, seed, lr) for seed in seeds))

@@ -18,6 +18,8 @@ from neuralop_mup.lab.records import Run, content_hash
 
 #: Metrics that a file of records contains in addition to the loss, unless the experiment names others.
 METRICS = ("test_loss", "seconds")
+#: Error of a rollout that diverges.
+LOST = 1e6
 
 
 class RecordsFile:
@@ -110,11 +112,12 @@ def metrics_of(records: Any, runs: Mapping[Any, Run]) -> dict[Any, Mapping[str, 
     return {name: record["metrics"] for name, record in found.items() if record is not None and is_complete(record)}
 
 
-def loss_of(record: Mapping[str, Any] | None) -> float | None:
-    """Return the loss of a run: infinite if the training failed, None if there is no record."""
+def loss_of(record: Mapping[str, Any] | None, metric: str = "loss") -> float | None:
+    """Return the loss of a run, or another error: infinite if the training or a rollout failed, None without a record."""
     if record is None:
         return None
-    return record["loss"] if is_complete(record) else math.inf
+    error = record.get(metric, record["metrics"].get(metric)) if is_complete(record) else LOST
+    return error if error < LOST else math.inf
 
 
 def test_errors(records: Any, runs: Iterable[Run]) -> list[float]:
@@ -122,14 +125,8 @@ def test_errors(records: Any, runs: Iterable[Run]) -> list[float]:
 
     The error of a failed run is infinite.
     """
-    errors = []
-    for run in runs:
-        if (record := records.get(run)) is not None:
-            error = math.inf
-            if is_complete(record):
-                error = record["loss"] if "rollout" in run.config else record["metrics"]["test_loss"]
-            errors.append(error)
-    return errors
+    errors = (loss_of(records.get(run), "loss" if "rollout" in run.config else "test_loss") for run in runs)
+    return [error for error in errors if error is not None]
 
 
 def _label(run: Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from neuralop_mup.core.rebuild import MODES, WIDTH
+from neuralop_mup.optim.musoap.optimizer import default_lr
 from problems.apebench import scenarios
 
 LAYERS = 4
@@ -43,15 +44,18 @@ class Task:
     batch: int = 20
     model: Mapping[str, Any] = field(default_factory=dict)
 
-    def run_config(self, steps: int) -> dict[str, Any]:
-        """Return the entries of all runs: the problem, the steps, the model, and its size at the reference."""
-        size = {"n_layers": LAYERS, "n_modes": self.modes, **self.model}
+    def run_config(self, settings: Mapping[str, Any], steps: int | None = None, **others: Any) -> dict[str, Any]:
+        """Return a run with settings of an optimizer, by default at MuSOAP's learning rate and for all steps."""
+        steps, size = steps or self.steps, {"n_layers": LAYERS, "n_modes": self.modes, **self.model}
         return {
             **self.config,
             "steps": steps,
             "batch_size": self.batch,
             "model": {**size, "hidden_channels": self.width},
             "base": {**size, "n_modes": (MODES,) * len(self.modes), "hidden_channels": WIDTH},
+            "lr": default_lr(steps),
+            **settings,
+            **others,
         }
 
 

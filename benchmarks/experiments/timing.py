@@ -21,7 +21,7 @@ from neuralop.models import FNO
 from torch import nn
 
 import neuralop_mup as nm
-from experiments.contenders import OnViews
+from experiments.contenders import on_all_views
 from experiments.experiment import Experiment
 from experiments.pages import table
 from experiments.records import metrics_of, missing
@@ -48,11 +48,6 @@ GPU_CASES = {
 _WARM_UP = {"cpu": 12, "cuda": 30}
 
 
-def _fused_adam(model: nn.Module) -> torch.optim.Optimizer:
-    """Return torch's fused Adam, which needs real parameters."""
-    return OnViews([(partial(torch.optim.Adam, lr=1e-3, fused=True), list(model.parameters()))], 1e-3)
-
-
 def _captured_musoap(model: nn.Module) -> torch.optim.Optimizer:
     optimizer = nm.MuSOAP(model)
     nm.capture_steps(optimizer)
@@ -66,7 +61,11 @@ OPTIMIZERS: dict[str, dict[str, Callable[[nn.Module], torch.optim.Optimizer]]] =
         "MuSOAP": nm.MuSOAP,
         "MuSOAP, period 1": partial(nm.MuSOAP, mode_stride=1),
     },
-    "cuda": {"Adam, fused": _fused_adam, "MuSOAP": nm.MuSOAP, "MuSOAP, captured": _captured_musoap},
+    "cuda": {
+        "Adam, fused": partial(on_all_views, torch.optim.Adam, lr=1e-3, fused=True),  # it needs real parameters
+        "MuSOAP": nm.MuSOAP,
+        "MuSOAP, captured": _captured_musoap,
+    },
 }
 
 

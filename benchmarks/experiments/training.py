@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from experiments import contenders, untuned
 from experiments.balancing import BalancedTraining
-from experiments.contenders import arguments_in_key
+from experiments.contenders import OPTIMIZERS, arguments_in_key
 from experiments.nets import NETS
+from experiments.records import LOST
 from neuralop_mup.core.rules import RULE_VERSION, SMALL_KERNELS
 from neuralop_mup.lab.loss import losses_of
 from neuralop_mup.lab.problems import ProblemData
@@ -24,13 +24,9 @@ from neuralop_mup.lab.training import VERSION, Training
 from problems import get_problem
 from problems.apebench import ApeBench, channel_errors
 
-#: Name in a run → optimizer.
-OPTIMIZERS = {**contenders.OPTIMIZERS, **untuned.OPTIMIZERS}
 #: Number of values of the learning rate in a run. A stage replaces the epoch of the package's training, so the schedule is
 #: the same for any number of steps, samples and batch size.
 STAGES = 50
-#: Error of a rollout that diverges.
-LOST = 1e6
 #: Entries of a run that are not settings of the package.
 _OWN_ENTRIES = ("problem", "data", "steps", "rollout", "net", "kernel_init", "loss", "balancing")
 
