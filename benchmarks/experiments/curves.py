@@ -144,7 +144,8 @@ def searched(
         All first factors, instead of 1, 1/``spread`` and ``spread``.
     """
     found: dict[float, float] = {}
-    requested = [] if start is None else [rounded(start * factor) for factor in factors or (1.0, 1 / spread, spread)]
+    first = (factors or (1.0, 1 / spread, spread))[:most]
+    requested = [] if start is None else [rounded(start * factor) for factor in first]
     while requested:
         errors = {lr: error_of(lr) for lr in requested}
         found.update({lr: error for lr, error in errors.items() if error is not None})

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import product
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -33,7 +34,7 @@ from torch.nn.functional import gelu, mse_loss
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
 import neuralop_mup as nm
-from experiments.curves import searched
+from experiments.curves import Search, searched
 from experiments.experiment import Experiment
 from experiments.pages import table
 from experiments.records import loss_of, missing, test_errors
@@ -51,45 +52,38 @@ SAMPLES = (1000, 100, 100)
 
 
 class FourierLayer(nn.Module):
-    """Li's layer: a dense kernel with values uniform on [0, 1/(in·out)), plus a pointwise convolution."""
+    """Li's layer: dense kernels with values uniform on [0, 1/(in·out)), plus a pointwise convolution.
 
-    axes, skip_type = 1, nn.Conv1d
+    On two axes, it has a kernel for each sign of the first.
+    """
 
-    def __init__(self, width: int, modes: int) -> None:
+    def __init__(self, axes: int, width: int, modes: int) -> None:
         super().__init__()
-        self.modes = modes
-        for number in range(1, self.axes + 1):  # one kernel for each sign of the first of two axes
-            kernel = torch.rand(width, width, *[modes] * self.axes, dtype=torch.cfloat) / width**2
-            self.register_parameter(f"weights{number}", nn.Parameter(kernel))
-        self.skip = self.skip_type(width, width, 1)
+        low, high = slice(modes), slice(-modes, None)
+        self.parts = [(..., low)] if axes == 1 else [(..., low, low), (..., high, low)]
+        for number in range(len(self.parts)):
+            kernel = torch.rand(width, width, *[modes] * axes, dtype=torch.cfloat) / width**2
+            self.register_parameter(f"weights{number + 1}", nn.Parameter(kernel))
+        self.skip = (nn.Conv1d, nn.Conv2d)[axes - 1](width, width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map fields of shape ``(batch, width, *points)`` to the same shape."""
-        axes, low, high = tuple(range(2, x.ndim)), slice(self.modes), slice(-self.modes, None)
+        axes = tuple(range(2, x.ndim))
         modes = torch.fft.rfftn(x, dim=axes)
         spectrum = torch.zeros_like(modes)
-        for number, first in enumerate(((low,), (high,)) if self.axes == 2 else ((),), 1):
-            part = (..., *first, low)
+        for number, part in enumerate(self.parts, 1):
             spectrum[part] = torch.einsum("bi...,io...->bo...", modes[part], getattr(self, f"weights{number}"))
         return torch.fft.irfftn(spectrum, s=x.shape[2:], dim=axes) + self.skip(x)
 
 
-class FourierLayer2d(FourierLayer):
-    """The same on two axes, with a kernel for each sign of the first axis."""
-
-    axes, skip_type = 2, nn.Conv2d
-
-
-class FNO1d(nn.Module):
+class FNO(nn.Module):
     """Li's model and PDEBench's: four layers, padding at the end of each axis, and coordinates as further inputs."""
 
-    layer = FourierLayer
-
-    def __init__(self, inputs: int, modes: int, width: int, padding: int) -> None:
+    def __init__(self, axes: int, inputs: int, modes: int, width: int, padding: int) -> None:
         super().__init__()
-        self.inputs, self.modes, self.width, self.padding = inputs, modes, width, padding
-        self.fc0 = nn.Linear(inputs + self.layer.axes, width)
-        self.layers = nn.ModuleList(self.layer(width, modes) for _ in range(4))
+        self.padding = padding
+        self.fc0 = nn.Linear(inputs + axes, width)
+        self.layers = nn.ModuleList(FourierLayer(axes, width, modes) for _ in range(4))
         self.fc1 = nn.Linear(width, 128)
         self.fc2 = nn.Linear(128, 1)
 
@@ -103,12 +97,6 @@ class FNO1d(nn.Module):
             x = gelu(layer(x))
         x = self.layers[-1](x)[(..., *map(slice, points))].movedim(1, -1)
         return self.fc2(gelu(self.fc1(x)))
-
-
-class FNO2d(FNO1d):
-    """The same on two axes."""
-
-    layer = FourierLayer2d
 
 
 @dataclass(frozen=True)
@@ -240,7 +228,7 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         mean, std = training.mean((0, 1)), training.std((0, 1)) + 1e-5
     torch.manual_seed(config["seed"])
     inputs, future = training.shape[-1] - case.future, case.future
-    model = (FNO1d, FNO2d)[training.ndim - 4](inputs, case.modes, config["width"], case.padding)
+    model = FNO(training.ndim - 3, inputs, case.modes, config["width"], case.padding)
 
     def predict(x: torch.Tensor) -> torch.Tensor:
         for _ in range(future):
@@ -251,13 +239,13 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
 
     if config["optimizer"] == "MuSOAP":
         nm.parametrize(model, rule=config["rule"])
-        optimizer, scheduler = nm.MuSOAP(model, steps=steps), None
+        optimizer, schedule = nm.MuSOAP(model, steps=steps), []
     elif config["optimizer"] == "Adam":
         optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=1e-4)
-        scheduler = StepLR(optimizer, steps // case.periods, 0.5)
+        schedule = [StepLR(optimizer, steps // case.periods, 0.5)]
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-4)
-        scheduler = CosineAnnealingLR(optimizer, steps)
+        schedule = [CosineAnnealingLR(optimizer, steps)]
     generator = torch.Generator().manual_seed(config["seed"] + 100)
     for _ in range(steps):
         sample = torch.randint(0, training.shape[0], (case.batch,), generator=generator)
@@ -266,17 +254,17 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
         optimizer.zero_grad()
         case.loss(predict(batch[..., :-future]), batch[..., -future:]).backward()
         optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
+        for own in schedule:
+            own.step()
     seconds = time.perf_counter() - start
     return {"loss": nrmse(predict, validation, future), "test_loss": nrmse(predict, test, future), "seconds": seconds}
 
 
-#: Method → optimizer, and the initial rate of a search; None if the rate is fixed.
+#: Method → optimizer, initial rate of a search, and its number of rates. MuSOAP has its own rate.
 METHODS = {
-    "the two lines, untuned": ("MuSOAP", None),
-    "the script's Adam": ("Adam", None),
-    "AdamW with a cosine, tuned": ("AdamW", 4e-3),
+    "the two lines, untuned": ("MuSOAP", 1.0, 1),
+    "the script's Adam": ("Adam", 1e-3, 1),
+    "AdamW with a cosine, tuned": ("AdamW", 4e-3, 12),
 }
 
 
@@ -296,47 +284,36 @@ class PublishedCode(Experiment):
         return replace(self, cases=cases, seeds=(0,))
 
     @remembered
-    def run(self, equation: str, width: int, method: str, lr: float | None, seed: int) -> Run:
+    def run(self, equation: str, width: int, method: str, lr: float, seed: int) -> Run:
         """Return one training."""
-        optimizer, start = METHODS[method]
-        lr = 1e-3 if start is None and optimizer == "Adam" else lr
-        config = {
-            **{
-                "equation": equation,
-                "width": width,
-                "optimizer": optimizer,
-                "lr": lr,
-                "steps": self.cases[equation].steps,
-                "seed": seed,
-            },
-            **({"rule": "operator-norm"} if optimizer == "MuSOAP" else {}),
-        }
+        optimizer, case = METHODS[method][0], self.cases[equation]
+        lr, more = (None, {"rule": "operator-norm"}) if optimizer == "MuSOAP" else (lr, {})
+        config = {"equation": equation, "width": width, "optimizer": optimizer, "lr": lr, "steps": case.steps, "seed": seed}
+        config |= more
         version = {"published-code": VERSION, "rules": RULE_VERSION}
-        size = f"{equation}, width {width}, {method.replace('the script', self.cases[equation].code)}"
+        size = f"{equation}, width {width}, {method.replace('the script', case.code)}"
         return Run({**config, "version": version}, config, train=train, size=size, params={"lr": lr}, seed=seed)
 
     def cells(self) -> Iterator[tuple[str, int, str]]:
         """Return all equations, widths and methods."""
         return ((name, width, method) for name, case in self.cases.items() for width in case.widths for method in METHODS)
 
-    def rate(self, records: Any, cell: tuple[str, int, str]) -> tuple[float | None, list[float]]:
-        """Return the best learning rate so far, and the rates that the search still needs."""
-        if (start := METHODS[cell[2]][1]) is None:
-            return None, []
-        found, unmeasured = searched(lambda lr: loss_of(records.get(self.run(*cell, lr, self.seeds[0]))), start, spread=2.0)
-        return min(found, key=found.__getitem__, default=None), unmeasured
+    def searched(self, records: Any, cell: tuple[str, int, str]) -> Search:
+        """Return the state of the search with the first seed."""
+        _, start, most = METHODS[cell[2]]
+        return searched(lambda lr: loss_of(records.get(self.run(*cell, lr, self.seeds[0]))), start, most, spread=2.0)
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: the search, then all seeds at the best rate."""
         for cell in self.cells():
-            best, unmeasured = self.rate(records, cell)
-            runs = [(lr, self.seeds[0]) for lr in unmeasured] or [(best, seed) for seed in self.seeds]
+            search = self.searched(records, cell)
+            runs = product(search.missing, self.seeds[:1]) if search.missing else product([search.best], self.seeds)
             yield from missing(records, (self.run(*cell, *run) for run in runs))
 
     def errors(self, records: Any, cell: tuple[str, int, str]) -> list[float]:
         """Return the test errors of all seeds at the best rate, or an empty list if some have no record."""
-        best, unmeasured = self.rate(records, cell)
-        found = [] if unmeasured else test_errors(records, (self.run(*cell, best, seed) for seed in self.seeds))
+        best = self.searched(records, cell).best
+        found = test_errors(records, (self.run(*cell, best, seed) for seed in self.seeds)) if best else []
         return found if len(found) == len(self.seeds) else []
 
     def numbers(self, records: Any) -> dict[str, str]:
@@ -344,11 +321,10 @@ class PublishedCode(Experiment):
         rows, ratios = [], []
         for name, case in self.cases.items():
             for width in case.widths:
-                errors = {method: self.errors(records, (name, width, method)) for method in METHODS}
-                ours, _, adamw = errors.values()
-                ratio = [fmean(ours) / fmean(adamw)] if ours and adamw else []
+                errors = [self.errors(records, (name, width, method)) for method in METHODS]
+                ratio = [fmean(errors[0]) / fmean(errors[2])] if errors[0] and errors[2] else []
                 ratios += ratio
-                cells = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors.values()]
+                cells = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors]
                 title = name.capitalize().replace("stokes", "Stokes")
                 rows.append([case.code, title, str(width), *cells, f"{ratio[0]:.2f}" if ratio else "–"])
         found = {"errors": "\n".join(table(["script", "equation", "width", *METHODS, "two lines / tuned AdamW"], rows))}
