@@ -44,7 +44,7 @@ EXPERIMENTS: dict[str, Any] = {
     "elsewhere": Ablation("three defaults of MuSOAP on held-out problems", held_out_configs(), HELD_OUT_CHOICES, (0, 1, 2)),
     "losses": Losses(),
     "pino": Pino(),
-    "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1), adam_weights=(), balancing={}),
+    "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1), adam_weights=(), balancing=()),
     "time": AgainstTuned(
         "when untuned MuSOAP reaches the error of tuned Adam", SUITE, (1.0, 0.15, 0.25, 0.4, 0.6), others=PEERS
     ),

@@ -21,24 +21,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from neuralop.losses import LpLoss
 from torch import nn
 
 import neuralop_mup as nm
-from experiments.curves import rounded, searched
+from experiments.curves import Search, rounded, searched
 from experiments.experiment import Experiment
 from experiments.pages import percent, percents, table
+from experiments.plain_training import BATCH, PlainTraining, build
 from experiments.records import loss_of, metrics_of, missing
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.problems import ProblemData
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.training import FNOs
 from neuralop_mup.optim.musoap.optimizer import ADAMW_LR, LR, default_lr
 from neuralop_mup.optim.schedule import trained_lr
 from problems import get_problem
@@ -47,7 +46,6 @@ from problems import get_problem
 OFFSET = 3000
 #: Steps of the first training.
 FIRST_STEPS = 600
-BATCH = 10
 #: Increase this number if the same configuration leads to different numbers.
 VERSION = 1
 
@@ -112,8 +110,7 @@ RULES: dict[str, Callable[[int, float], float]] = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """A finished search: the errors by learning rate, and the metrics at the default rate."""
 
     name: str
@@ -122,22 +119,10 @@ class Result:
     errors: Mapping[float, float]
     metrics: Mapping[str, Any]
 
-    @property
-    def highest(self) -> float:
-        """Return the highest error during the training relative to that at the start."""
-        return self.metrics["highest"] / self.metrics["start"]
-
     def regret(self, lr: float) -> float:
         """Return the regret of a rate. Errors are interpolated linearly in logarithms, and constant beyond the grid."""
-        x, y = np.log(sorted(self.errors)), np.log([self.errors[lr] for lr in sorted(self.errors)])
+        x, y = np.log(sorted(self.errors.items())).T
         return math.expm1(float(np.interp(math.log(lr), x, y)) - y.min())
-
-    def row(self) -> list[str]:
-        """Return the row of the table."""
-        best = min(self.errors, key=self.errors.__getitem__)
-        errors = [f"{error:.4f}" for error in (self.metrics["before"], self.metrics["start"], self.errors[best])]
-        rates = [f"{lr:.3g}" for lr in (best, self.lr)]
-        return [self.name, str(self.steps), *errors, *rates, percent(self.regret(self.lr)), f"{self.highest:.2f}"]
 
 
 @dataclass(frozen=True)
@@ -169,7 +154,7 @@ class FineTuning(Experiment):
         content = {**config, **settings, "train": "fine-tuning", "version": version}
         return Run(content, config, train=train, size=f"{name}, {steps} steps", params={"lr": lr}, seed=self.seed)
 
-    def searched(self, records: Any, name: str, steps: int) -> tuple[dict[float, float], list[float]]:
+    def searched(self, records: Any, name: str, steps: int) -> Search:
         """Return the state of a search."""
         return searched(lambda lr: loss_of(records.get(self.run(name, steps, lr))), default_lr(steps + OFFSET))
 
@@ -183,7 +168,7 @@ class FineTuning(Experiment):
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs. A length begins after the previous one is finished."""
         for steps in self.lengths:
-            rates = {name: self.searched(records, name, steps)[1] for name in self.pairs}
+            rates = {name: self.searched(records, name, steps).missing for name in self.pairs}
             yield from (self.run(name, steps, lr) for name, own in rates.items() for lr in own)
             yield from missing(records, filter(None, (self.default_run(records, name, steps) for name in self.pairs)))
             if any(rates.values()):
@@ -192,41 +177,43 @@ class FineTuning(Experiment):
     def results(self, records: Any) -> list[Result]:
         """Return the results of all finished searches."""
         found = []
-        for steps in self.lengths:
-            for name in self.pairs:
-                errors, unmeasured = self.searched(records, name, steps)
-                run = self.default_run(records, name, steps)
-                if run is not None and not unmeasured:
-                    for metrics in metrics_of(records, {name: run}).values():
-                        lr = run.config["lr"]
-                        found.append(Result(name, steps, lr, {**errors, lr: metrics["loss"]}, metrics))
+        for steps, name in product(self.lengths, self.pairs):
+            search, run = self.searched(records, name, steps), self.default_run(records, name, steps)
+            runs = {run.config["lr"]: run} if run is not None and not search.missing else {}
+            for lr, metrics in metrics_of(records, runs).items():
+                found.append(Result(name, steps, lr, {**search.errors, lr: metrics["loss"]}, metrics))
         return found
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return regrets by length and by pair."""
         results = self.results(records)
-        rows = []
-        for steps in dict.fromkeys(own.steps for own in results):
-            regrets = [own.regret(own.lr) for own in results if own.steps == steps]
-            rows.append([str(steps), str(len(regrets)), percents(regrets)])
+        regrets, rows, rises = {}, [], [0.0]
+        for own in results:
+            best, regret = min(own.errors, key=own.errors.__getitem__), own.regret(own.lr)
+            errors = [f"{error:.4f}" for error in (own.metrics["before"], own.metrics["start"], own.errors[best])]
+            regrets.setdefault(own.steps, []).append(regret)
+            rises.append(own.metrics["highest"] / own.metrics["start"])
+            rates = [f"{lr:.3g}" for lr in (best, own.lr)]
+            rows.append([own.name, str(own.steps), *errors, *rates, percent(regret), f"{rises[-1]:.2f}"])
         errors = ["before", "at the start", "best"]
         heads = ["pair", "steps", *errors, "best rate", "default rate", "regret", "highest, relative to the start"]
+        lengths = [[str(steps), str(len(own)), percents(own)] for steps, own in regrets.items()]
         found = {
-            "lengths": "\n".join(table(["steps", "pairs", "error above the best"], rows)),
-            "pairs": "\n".join(table(heads, [own.row() for own in results])),
+            "lengths": "\n".join(table(["steps", "pairs", "error above the best"], lengths)),
+            "pairs": "\n".join(table(heads, rows)),
+            "highest": f"{max(rises):.2f}",
         }
         sides = [[own for own in results if (own.name in CHOSEN_ON) == chosen] for chosen in (True, False)]
         if all(sides):
             rows = []
             for name, rule in RULES.items():
-                regrets = [[own.regret(rule(own.steps, own.metrics["start"])) for own in side] for side in sides]
-                rows.append([name, *map(percents, regrets)])
+                by_side = [[own.regret(rule(own.steps, own.metrics["start"])) for own in side] for side in sides]
+                rows.append([name, *map(percents, by_side)])
             elsewhere = [own.regret(own.lr) for own in sides[1]]
             found |= {
                 "rules": "\n".join(table(["rule", "where the default was chosen", "elsewhere"], rows)),
                 "elsewhere.median": percent(median(elsewhere)),
                 "elsewhere.most": percent(max(elsewhere)),
-                "highest": f"{max(own.highest for own in results):.2f}",
             }
         return found
 
@@ -239,13 +226,10 @@ def train(config: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     start_time, pair = time.perf_counter(), Pair(**config["pair"])
     before, after = pair.problems()
-    size = {**pair.model, "n_modes": tuple(pair.model["n_modes"])}
-    first, moments, error_before = _first_training(before, tuple(size.items()), config["seed"])
-    data = after.load()
+    first, moments, error_before = _first_training(before, tuple(pair.model.items()), config["seed"])
     model = nm.parametrize(copy.deepcopy(first), init=False)
     optimizer = nm.MuSOAP(model, lr=config["lr"], adamw_lr=config["aux_lr"])
-    start = _error(model, data, moments)
-    errors = _train(model, optimizer, data, moments, config["steps"], config["seed"] + 100)
+    start, *errors = _errors(model, optimizer, after.load(), moments, config["steps"], config["seed"] + 100)
     seconds = time.perf_counter() - start_time
     return {"loss": errors[-1], "before": error_before, "start": start, "highest": max(errors), "seconds": seconds}
 
@@ -255,41 +239,27 @@ def _first_training(problem: Any, size: tuple, seed: int) -> tuple[nn.Module, li
     """Return a trained model without its plan, mean and standard deviation of inputs and outputs, and the error."""
     data = problem.load()
     moments = [(values.mean(), values.std()) for values in data.train]
-    torch.manual_seed(seed)
-    model = nm.parametrize(FNOs(problem.in_channels, problem.out_channels, problem.n_dim)(n_layers=4, **dict(size)))
-    optimizer = nm.MuSOAP(model, steps=FIRST_STEPS)
-    errors = _train(model, optimizer, data, moments, FIRST_STEPS, seed)
+    model = build(problem, dict(size), seed)
+    errors = _errors(model, nm.MuSOAP(model, steps=FIRST_STEPS), data, moments, FIRST_STEPS, seed)
     return nm.unparametrize(model), moments, errors[-1]
 
 
-def _train(
+def _errors(
     model: nn.Module, optimizer: nm.MuSOAP, data: ProblemData, moments: Sequence[Any], steps: int, seed: int
 ) -> list[float]:
-    """Train with a cosine schedule, and return the validation errors at many of the steps and at the last."""
-    evaluated = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, *(round(steps * i / 24) for i in range(1, 25))}
-    x, y = ((values - mean) / std for values, (mean, std) in zip(data.train, moments, strict=True))
-    loss = LpLoss(d=x.ndim - 2, p=2)
-    order, generator = torch.empty(0, dtype=torch.long), torch.Generator().manual_seed(seed)
+    """Train with a cosine schedule, and return the validation errors at the start, at many of the steps and at the last."""
+    batches = _batches(len(data.train[0]), torch.Generator().manual_seed(seed))
+    training = PlainTraining(model, optimizer, data, moments, lambda number: next(batches))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    errors = []
-    for step in range(1, steps + 1):
-        if len(order) < BATCH:
-            order = torch.randperm(len(x), generator=generator)
-        batch, order = order[:BATCH], order[BATCH:]
-        optimizer.zero_grad()
-        loss(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-        schedule.step()
-        if step in evaluated:
-            errors.append(_error(model, data, moments))
-            if not math.isfinite(errors[-1]):
-                raise Diverged(f"The error is {errors[-1]} at step {step}.")
+    errors = [training.error()]
+    for step in sorted({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, *(round(steps * i / 24) for i in range(1, 25))}):
+        if step <= steps:
+            training.train_until(step, schedule)
+            errors.append(training.error())
     return errors
 
 
-def _error(model: nn.Module, data: ProblemData, moments: Sequence[Any]) -> float:
-    """Return the mean relative L2 error on the validation data, in physical units."""
-    (x, y), ((x_mean, x_std), (y_mean, y_std)) = data.val, moments
-    with torch.no_grad():
-        difference = model((x - x_mean) / x_std) * y_std + y_mean - y
-    return float((difference.flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)).mean())
+def _batches(samples: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
+    """Return whole batches of samples in random order, without end."""
+    while True:
+        yield from torch.randperm(samples, generator=generator).split(BATCH)[: samples // BATCH]

@@ -41,8 +41,7 @@ PROBLEMS = {
 ADAM_WEIGHTS = (0.0, 0.1, 1.0)
 #: Before Adam was measured, 40 samples were left out to save time.
 ADAM_SAMPLES = (10, 160)
-#: Balancing method → seeds.
-BALANCING = {"SoftAdapt": (0,), "ReLoBRaLo": (0,), "ConFIG": (0,)}
+BALANCING = ("SoftAdapt", "ReLoBRaLo", "ConFIG")
 #: A problem on which the weight of 0.1 was not chosen. Its coarse grid resolves the equation poorly.
 HELD_OUT = {
     "navier-stokes": Task(
@@ -65,7 +64,7 @@ class Pino(Experiment):
     seeds: tuple[int, ...] = (0, 1, 2)
     adam_weights: tuple[float, ...] = ADAM_WEIGHTS
     adam_samples: tuple[int, ...] = ADAM_SAMPLES
-    balancing: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: BALANCING)
+    balancing: tuple[str, ...] = BALANCING
 
     about = "whether an equation in the loss helps or hurts, by number of samples and weight"
     notes = (
@@ -111,8 +110,8 @@ class Pino(Experiment):
         """Return the missing runs: MuSOAP, balancing methods, Adam's searches, and finally Adam's further seeds."""
         settings = product(self.seeds, self.cells, self.weights)
         yield from missing(records, (self.run(*cell, weight, seed) for seed, cell, weight in settings))
-        for method, seeds in self.balancing.items():
-            yield from missing(records, (self.run(*cell, method, seed) for seed, cell in product(seeds, self.cells)))
+        balanced = product(self.balancing, self.cells)
+        yield from missing(records, (self.run(*cell, method, self.seeds[0]) for method, cell in balanced))
         adam = [(*cell, weight) for cell, weight in product(self.cells, self.adam_weights) if cell[1] in self.adam_samples]
         for setting in adam:
             rates = self.searched(records, *setting).missing
@@ -121,41 +120,34 @@ class Pino(Experiment):
         seeds = self.seeds if len(best) == len(adam) else ()
         yield from missing(records, (self.run(*own, seed, lr) for seed, (own, lr) in product(seeds, best.items())))
 
-    def mean(self, records: Any, *setting: Any, adam: bool = False, seeds: tuple[int, ...] = ()) -> float | None:
-        """Return the mean test error of some seeds, by default of all, or None unless each of them has a record."""
-        lr, seeds = self.searched(records, *setting).best if adam else None, seeds or self.seeds
-        if adam and lr is None:
-            return None
-        errors = test_errors(records, (self.run(*setting, seed, lr) for seed in seeds))
+    def mean(self, records: Any, setting: tuple[Any, ...], adam: bool, seeds: tuple[int, ...]) -> float | None:
+        """Return the mean test error of the seeds, or None unless each of them has a record."""
+        lr = self.searched(records, *setting).best if adam else None
+        errors = test_errors(records, (self.run(*setting, seed, lr) for seed in seeds)) if lr or not adam else []
         return fmean(errors) if len(errors) == len(seeds) else None
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return tables of errors, and the range of the ratios to data only for each weight and balancing method."""
-        found, ratios = {}, {}
-        for prefix, weights in {"": self.weights, "adam.": self.adam_weights}.items():
-            means = {cell: [self.mean(records, *cell, w, adam=bool(prefix)) for w in weights] for cell in self.cells}
-            done = {cell: own for cell, own in means.items() if own and None not in own}
-            heads, rows = [f"{w:g}" for w in weights], [[f"{mean:.3g}" for mean in own] for own in done.values()]
-            found |= self._table(f"{prefix}table", heads, dict(zip(done, rows, strict=True)))
-            ratios |= {f"{prefix}{head}": [own[i] / own[0] for own in done.values()] for i, head in enumerate(heads)}
-        balanced = {method: self._balanced(records, method) for method in self.balancing}
-        cells = [cell for cell in self.cells if all(cell in own for own in balanced.values())]
-        rows = {cell: [f"{own[cell]:.2f}" for own in balanced.values()] for cell in cells}
-        found |= self._table("balancing", list(balanced), rows if balanced else {})
-        ratios |= {method: list(own.values()) for method, own in balanced.items()}
-        ends = {"least": min, "most": max}
-        return found | {f"{k}.{end}": f"{of(own):.2f}" for k, own in ratios.items() if own for end, of in ends.items()}
-
-    def _balanced(self, records: Any, method: str) -> dict[tuple[str, int], float]:
-        """Return the errors with a balancing method relative to data only, with the same seeds."""
-        seeds, found = self.balancing[method], {}
-        for cell in self.cells:
-            ours, data_only = (self.mean(records, *cell, weight, seeds=seeds) for weight in (method, 0.0))
-            if ours and data_only:
-                found[cell] = ours / data_only
+        tables = {
+            "table": (self.weights, self.seeds),
+            "adam.table": (self.adam_weights, self.seeds),
+            "balancing": ((0.0, *self.balancing), self.seeds[:1]),
+        }
+        found = {}
+        for name, (weights, seeds) in tables.items():
+            prefix = "adam." if name == "adam.table" else ""
+            heads = [weight if isinstance(weight, str) else f"{weight:g}" for weight in weights]
+            rows, ratios = [], []
+            for cell in self.cells if len(weights) > 1 else ():
+                means = [self.mean(records, (*cell, weight), bool(prefix), seeds) for weight in weights]
+                if None not in means:
+                    ratios.append([mean / means[0] for mean in means])
+                    own = (
+                        [f"{ratio:.2f}" for ratio in ratios[-1][1:]] if name == "balancing" else [f"{m:.3g}" for m in means]
+                    )
+                    rows.append([named(cell[0]), str(cell[1]), *own])
+            if rows:
+                found[name] = "\n".join(table(["problem", "samples", *heads[-len(rows[0]) + 2 :]], rows))
+            for head, own in zip(heads, zip(*ratios, strict=True), strict=False):
+                found |= {f"{prefix}{head}.least": f"{min(own):.2f}", f"{prefix}{head}.most": f"{max(own):.2f}"}
         return found
-
-    def _table(self, name: str, heads: list[str], rows: Mapping[tuple[str, int], list[str]]) -> dict[str, str]:
-        """Return a table with a row for each problem and number of samples, or nothing without rows."""
-        lines = [[named(problem), str(samples), *cells] for (problem, samples), cells in rows.items()]
-        return {name: "\n".join(table(["problem", "samples", *heads], lines))} if lines else {}

@@ -81,7 +81,8 @@ class FNO(nn.Module):
 
     def __init__(self, axes: int, inputs: int, modes: int, width: int, padding: int) -> None:
         super().__init__()
-        self.padding = padding
+        # With its arguments, as Li's and PDEBench's models have them, parametrize builds the model at other sizes.
+        self.axes, self.inputs, self.modes, self.width, self.padding = axes, inputs, modes, width, padding
         self.fc0 = nn.Linear(inputs + axes, width)
         self.layers = nn.ModuleList(FourierLayer(axes, width, modes) for _ in range(4))
         self.fc1 = nn.Linear(width, 128)

@@ -23,25 +23,21 @@ from statistics import geometric_mean, median
 from typing import Any
 
 import torch
-from neuralop.losses import LpLoss
-from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import neuralop_mup as nm
 from experiments.experiment import Experiment
 from experiments.pages import NAMES, dotted, percent, table
+from experiments.plain_training import BATCH, PlainTraining, build
 from experiments.records import loss_of, metrics_of, missing
 from experiments.training import remembered
 from neuralop_mup.core.rules import RULE_VERSION
-from neuralop_mup.errors import Diverged
 from neuralop_mup.lab.outcome import is_complete
 from neuralop_mup.lab.records import Run
-from neuralop_mup.lab.training import FNOs
 from neuralop_mup.optim.schedule import anytime_lr, default_lr
 from problems import get_problem
 
-BATCH = 10
 #: Increase this number if the same configuration leads to different numbers.
 VERSION = 2
 
@@ -185,84 +181,58 @@ class UnknownLength(Experiment):
 def train(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train for a known number of steps, or end one training at all lengths."""
     torch.set_num_threads(1)
-    start, training = time.perf_counter(), _Training(config)
-    if config["steps"] is None:
-        measured = training.errors_at(config["lengths"])
+    start, steps = time.perf_counter(), config["steps"]
+    problem = get_problem(config["problem"], **config["data"])
+    data, dims = problem.load(), (0, *range(2, 2 + problem.n_dim))
+    moments = [(values.mean(dims, keepdim=True), values.std(dims, keepdim=True)) for values in data.train]
+    samples, seed = len(data.train[0]), config["seed"]
+
+    def batch(number: int) -> torch.Tensor:
+        """Return the samples of a step, which only depend on its number."""
+        epoch, position = divmod(number, samples // BATCH)
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(10_000 * seed + epoch))
+        return order[position * BATCH : (position + 1) * BATCH]
+
+    model = build(problem, config["model"], seed)
+    training = PlainTraining(model, nm.MuSOAP(model, steps=steps), data, moments, batch)
+    if steps is None:
+        measured = errors_at(training, config["lengths"])
     else:
-        training.train_until(config["steps"], CosineAnnealingLR(training.optimizer, config["steps"]))
-        measured = {"loss": training.error(training.model)}
+        training.train_until(steps, CosineAnnealingLR(training.optimizer, steps))
+        measured = {"loss": training.error()}
     return {**measured, "seconds": time.perf_counter() - start}
 
 
-class _Training:
-    """A model, its optimizer and its data. The samples of a step only depend on its number."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        problem = get_problem(config["problem"], **config["data"])
-        data, dims = problem.load(), (0, *range(2, 2 + problem.n_dim))
-        (x, y), (x_val, self.y_val) = data.train, data.val
-        mean, std = x.mean(dims, keepdim=True), x.std(dims, keepdim=True)
-        self.x, self.x_val = (x - mean) / std, (x_val - mean) / std
-        self.mean, self.std = y.mean(dims, keepdim=True), y.std(dims, keepdim=True)
-        self.y = (y - self.mean) / self.std
-        self.seed, self.step, self.loss = config["seed"], 0, LpLoss(d=problem.n_dim, p=2)
-        torch.manual_seed(self.seed)
-        size = {**config["model"], "n_modes": tuple(config["model"]["n_modes"])}
-        self.model = nm.parametrize(FNOs(problem.in_channels, problem.out_channels, problem.n_dim)(n_layers=4, **size))
-        self.optimizer = nm.MuSOAP(self.model, steps=config["steps"])
-
-    def errors_at(self, lengths: Sequence[int]) -> dict[str, Any]:
-        """Return errors at each length, with and without a cooldown, and times of averages relative to those of steps."""
-        averages = {name: AveragedModel(self.model, **arguments) for name, arguments in AVERAGES.items()}
-        seconds = dict.fromkeys((UNCHANGED, *averages), 0.0)
-        errors: dict[int, dict[str, float]] = {steps: {} for steps in lengths}
-        cooldowns: dict[int, list[tuple[str, int]]] = {}
+def errors_at(training: PlainTraining, lengths: Sequence[int]) -> dict[str, Any]:
+    """Return errors at each length, with and without a cooldown, and times of averages relative to those of steps."""
+    averages = {name: AveragedModel(training.model, **arguments) for name, arguments in AVERAGES.items()}
+    seconds = dict.fromkeys((UNCHANGED, *averages), 0.0)
+    errors: dict[int, dict[str, float]] = {steps: {} for steps in lengths}
+    for number in range(1, max(lengths) + 1):
+        seconds[UNCHANGED] += _seconds(training.train_until, number)
+        for name, average in averages.items():
+            seconds[name] += _seconds(average.update_parameters, training.model)
         for (how, share), steps in product(SHARES.items(), lengths):
-            cooldowns.setdefault(round((1 - share) * steps), []).append((how, steps))
-        while self.step < max(lengths):
-            seconds[UNCHANGED] += _seconds(self.train_until, self.step + 1)
-            for name, average in averages.items():
-                seconds[name] += _seconds(average.update_parameters, self.model)
-            for how, steps in cooldowns.get(self.step, ()):
-                errors[steps][how] = self.error_after_cooldown(steps)
-            if self.step in lengths:
-                models = {UNCHANGED: self.model, **averages}
-                errors[self.step] |= {how: self.error(model) for how, model in models.items()}
-        rounded = {str(steps): {how: float(f"{error:.5g}") for how, error in own.items()} for steps, own in errors.items()}
-        times = {name: round(seconds[name] / seconds[UNCHANGED], 5) for name in averages}
-        return {"loss": errors[max(lengths)][COOLDOWN], "errors": rounded, "times": times}
+            if round((1 - share) * steps) == number:
+                errors[steps][how] = error_after_cooldown(training, steps)
+        if number in lengths:
+            models = {UNCHANGED: training.model, **averages}
+            errors[number] |= {how: training.error(model) for how, model in models.items()}
+    rounded = {str(steps): {how: float(f"{error:.5g}") for how, error in own.items()} for steps, own in errors.items()}
+    times = {name: round(seconds[name] / seconds[UNCHANGED], 5) for name in averages}
+    return {"loss": errors[max(lengths)][COOLDOWN], "errors": rounded, "times": times}
 
-    def error_after_cooldown(self, steps: int) -> float:
-        """Return the error if a cooldown ends the training after ``steps`` steps, and restore the state before it."""
-        step, model, optimizer = copy.deepcopy((self.step, self.model.state_dict(), self.optimizer.state_dict()))
-        self.optimizer.cooldown(steps - step)
-        self.train_until(steps)
-        error, self.step = self.error(self.model), step
-        self.model.load_state_dict(model)
-        self.optimizer.load_state_dict(optimizer)
-        return error
 
-    def train_until(self, steps: int, schedule: Any = None) -> None:
-        """Train until step number ``steps``."""
-        for number in range(self.step, steps):
-            epoch, position = divmod(number, len(self.x) // BATCH)
-            order = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(10_000 * self.seed + epoch))
-            batch = order[position * BATCH : (position + 1) * BATCH]
-            self.optimizer.zero_grad()
-            self.loss(self.model(self.x[batch]), self.y[batch]).backward()
-            self.optimizer.step()
-            if schedule is not None:
-                schedule.step()
-        self.step = steps
-
-    def error(self, model: nn.Module) -> float:
-        """Return the mean relative L2 error on the validation data, in physical units."""
-        with torch.no_grad():
-            difference = model(self.x_val) * self.std + self.mean - self.y_val
-        error = float((difference.flatten(1).norm(dim=1) / self.y_val.flatten(1).norm(dim=1)).mean())
-        if not math.isfinite(error):
-            raise Diverged(f"The error is {error}.")
-        return error
+def error_after_cooldown(training: PlainTraining, steps: int) -> float:
+    """Return the error if a cooldown ends the training after ``steps`` steps, and restore the state before it."""
+    before = training.step
+    model, optimizer = copy.deepcopy((training.model.state_dict(), training.optimizer.state_dict()))
+    training.optimizer.cooldown(steps - before)
+    training.train_until(steps)
+    error, training.step = training.error(), before
+    training.model.load_state_dict(model)
+    training.optimizer.load_state_dict(optimizer)
+    return error
 
 
 def _seconds(function: Callable[[Any], Any], argument: Any) -> float:
