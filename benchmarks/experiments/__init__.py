@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments import architectures, paper, pino
+from experiments import architectures, losses, paper, pino
 from experiments.ablations import CHOICES, HELD_OUT_CHOICES, Ablation, default_configs, held_out_configs
 from experiments.against_tuned import AgainstTuned
 from experiments.comparison import BASELINES, TUNED, VARIANTS, Comparison
@@ -13,7 +13,6 @@ from experiments.contenders import MUSOAP, PEERS
 from experiments.fine_tuning import FineTuning
 from experiments.law import Law
 from experiments.law_settings import CHOSEN_ON, PROBLEMS
-from experiments.losses import Losses
 from experiments.memory import Memory
 from experiments.mup_figure import SizeCurves
 from experiments.pino import Pino
@@ -42,7 +41,9 @@ EXPERIMENTS: dict[str, Any] = {
     "law": Law(),
     "choices": Ablation("the defaults of MuSOAP, one at a time", default_configs(), CHOICES, (0, 1, 2)),
     "elsewhere": Ablation("three defaults of MuSOAP on held-out problems", held_out_configs(), HELD_OUT_CHOICES, (0, 1, 2)),
-    "losses": Losses(),
+    "losses": Losses(
+        "training losses: relative, relative with a floor, and squared", losses.configs(), losses.LOSSES, (0, 1, 2)
+    ),
     "pino": Pino(),
     "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1), adam_weights=(), balancing=()),
     "time": AgainstTuned(

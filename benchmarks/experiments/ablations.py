@@ -19,7 +19,7 @@ from experiments.contenders import MUSOAP
 from experiments.experiment import Experiment
 from experiments.law_settings import CENTRE, PROBLEMS
 from experiments.pages import NAMES, dotted, table
-from experiments.records import loss_of, missing
+from experiments.records import loss_of, missing, test_errors
 from experiments.tasks import SUITE
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
@@ -138,12 +138,24 @@ class Ablation(Experiment):
     def run(self, name: str, variant: str, seed: int) -> Run:
         """Return a run of a variant on a problem."""
         config = {**self.variants[variant](dict(self.configs[name])), "seed": seed}
-        return run_of(config, size=f"{name}: {variant}", params={"lr": config["lr"]}, seed=seed)
+        return run_of(config, seed=seed, **self.labels(name, variant, config["lr"]))
+
+    def labels(self, name: str, variant: str, lr: float) -> dict[str, Any]:
+        """Return the labels of a run."""
+        return {"size": f"{name}: {variant}", "params": {"lr": lr}}
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs, problem by problem."""
         variants = [variant for variant in self.variants if variant not in _REMOVED]
         return missing(records, (self.run(name, v, seed) for name in self.configs for seed in self.seeds for v in variants))
+
+    def errors(self, records: Any) -> dict[str, list[list[float]]]:
+        """Return the test errors of the seeds of each variant, on the problems with all runs."""
+        found = {
+            name: [test_errors(records, (self.run(name, v, seed) for seed in self.seeds)) for v in self.variants]
+            for name in self.configs
+        }
+        return {name: own for name, own in found.items() if all(len(errors) == len(self.seeds) for errors in own)}
 
     def ratios(self, records: Any) -> np.ndarray:
         """Return errors relative to the default: a row for each variant and a column for each problem.

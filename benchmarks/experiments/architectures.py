@@ -19,7 +19,6 @@ from experiments.ablations import Ablation, Change, Config, changed
 from experiments.against_tuned import Adam
 from experiments.contenders import MUSOAP
 from experiments.pages import dotted, mean_and_range, named, table
-from experiments.records import test_errors
 from experiments.tasks import APEBENCH, LAYERS, SUITE
 from experiments.training import STAGES
 from neuralop_mup.core.rebuild import MODES, WIDTH
@@ -60,13 +59,9 @@ class Architectures(Ablation):
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the errors, and the mean ratios of both optimizers and of both architectures."""
-        rows, found = [], {variant: [] for variant in self.variants}
-        for name in self.configs:
-            errors = [test_errors(records, (self.run(name, v, seed) for seed in self.seeds)) for v in self.variants]
-            if all(len(own) == len(self.seeds) for own in errors):
-                rows.append([named(name), *map(mean_and_range, errors)])
-                for own, variant in zip(errors, self.variants, strict=True):
-                    found[variant].append(fmean(own))
-        means = {variant: geometric_mean(own) for variant, own in found.items() if own}
+        errors = self.errors(records)
+        rows = [[named(name), *map(mean_and_range, own)] for name, own in errors.items()]
+        by_variant = zip(self.variants, zip(*errors.values(), strict=True), strict=False)
+        means = {variant: geometric_mean(map(fmean, own)) for variant, own in by_variant}
         ratios = {f"{dotted(a)}.over.{dotted(b)}": f"{means[a] / means[b]:.2g}" for a, b in permutations(means, 2)}
         return {**ratios, "errors": "\n".join(table(["", *self.variants], rows))}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from neuralop.models import FNO
@@ -46,7 +47,6 @@ class Memory(Experiment):
     """Measure each optimizer on each kernel."""
 
     cases: tuple[str, ...] = tuple(CASES)
-    layers: int = 2
 
     about = "memory of a step: state, and temporary tensors at its peak"
     notes = f"State + temporary tensors relative to all weights of an FNO with two layers, at most within {_STEPS} steps."
@@ -58,7 +58,7 @@ class Memory(Experiment):
 
     def run(self, case: str, optimizer: str) -> Run:
         """Return one measurement."""
-        config = {"case": case, "modes": CASES[case], "optimizer": optimizer, "layers": self.layers, "steps": _STEPS}
+        config = {"case": case, "modes": CASES[case], "optimizer": optimizer, "layers": 2, "steps": _STEPS}
         labels = {"size": f"{case}: {optimizer}", "params": {}, "seed": 0}
         return Run({"train": "memory", "torch": torch.__version__, **config}, config, train=measured, **labels)
 
@@ -70,14 +70,12 @@ class Memory(Experiment):
         """Return the table, and the largest sum of each optimizer."""
         rows, sums = [], {name: [0.0] for name in OPTIMIZERS}
         for case in self.cases:
-            row = [case]
-            for name in OPTIMIZERS:
-                for m in metrics_of(records, {name: self.run(case, name)}).values():
-                    state, temporary = (m[key] / m["weights"] for key in ("states", "temporaries"))
-                    row.append(f"{state:.2f} + {temporary:.2f}")
-                    sums[name].append(state + temporary)
-            if len(row) == len(OPTIMIZERS) + 1:
-                rows.append(row)
+            measured = metrics_of(records, {name: self.run(case, name) for name in OPTIMIZERS})
+            parts = {name: (m["states"] / m["weights"], m["temporaries"] / m["weights"]) for name, m in measured.items()}
+            for name, both in parts.items():
+                sums[name].append(sum(both))
+            if len(parts) == len(OPTIMIZERS):
+                rows.append([case, *(f"{state:.2f} + {temporary:.2f}" for state, temporary in parts.values())])
         largest = {f"{dotted(name)}.most": f"{max(values):.1f}" for name, values in sums.items()}
         return {"table": "\n".join(table(["kernels", *OPTIMIZERS], rows)), **largest}
 
@@ -119,14 +117,11 @@ def measured(config: Mapping[str, Any]) -> dict[str, Any]:
     for p in model.parameters():
         p.grad = torch.randn_like(p)
     most = 0
-    cpu_chunk = musoap._CHUNK.pop("cpu")
-    try:
+    with patch.dict(musoap._CHUNK, cpu=musoap._CHUNK["elsewhere"]):
         for step in range(config["steps"]):
             with Temporaries() as temporaries:
                 optimizer.step()
             most = max(most, temporaries.most if step else 0)  # the first step allocates the state
-    finally:
-        musoap._CHUNK["cpu"] = cpu_chunk
     tensors = (x.untyped_storage() for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x))
     states = {storage.data_ptr(): storage.nbytes() for storage in tensors}
     weights = sum(p.numel() * p.element_size() for p in model.parameters())

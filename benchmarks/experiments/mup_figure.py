@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -70,12 +71,10 @@ class SizeCurves(Experiment):
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs, by figure and seed."""
-        for panel in self.panels:
+        for panel, seed in product(self.panels, self.seeds):
             _, sizes, rule = PANELS[panel]
-            for seed in self.seeds:
-                for own in ("standard", rule):
-                    runs = [self.run(panel, own, size, lr, seed) for size in sizes for lr in self.rates]
-                    yield from missing(records, runs)
+            runs = product([panel], ("standard", rule), sizes, self.rates, [seed])
+            yield from missing(records, (self.run(*own) for own in runs))
 
     def errors(self, records: Any, panel: str, rule: str) -> Errors:
         """Return the test errors of the runs that have a record."""
@@ -98,9 +97,8 @@ class SizeCurves(Experiment):
                     continue
                 means = [{lr: fmean(seeds) for lr, seeds in by_rate.items()} for by_rate in errors.values()]
                 best = [min(by_rate, key=by_rate.__getitem__) for by_rate in means]
-                regret = means[-1][best[0]] / means[-1][best[-1]]
                 found[f"{panel}.{own}.moved"] = f"{best[0] / best[-1]:.3g}"
-                found[f"{panel}.{own}.regret"] = f"{regret:.2f}"
+                regret = means[-1][best[0]] / means[-1][best[-1]]
                 rows.append([_NAMES[own], *(f"{lr:g}" for lr in best), f"{regret:.2f}"])
             heads = ["best learning rate at", *(f"{name} {_label(size)}" for size in sizes), "error at the base's rate"]
             found[panel] = "\n".join(table(heads, rows))

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 import neuralop_mup as nm
-from experiments.curves import searched
+from experiments.curves import Search, searched
 from experiments.experiment import Experiment
 from experiments.pages import table
 from experiments.records import loss_of, missing
@@ -152,32 +152,28 @@ class Programs(Experiment):
             yield from missing(records, (self.run(name, "two lines", 1.0, first), self.run(name, "own", 1.0, first)))
         for name in self.names:
             for schedule in self.schedules:
-                rates = self._searched(records, name, schedule)[1]
+                rates = self._searched(records, name, schedule).missing
                 yield from missing(records, (self.run(name, schedule, times, first) for times in rates))
         for seed in others:
             for name in self.names:
                 settings = [("two lines", 1.0), ("own", 1.0), self.tuned(records, name)]
                 yield from missing(records, (self.run(name, *own, seed) for own in dict.fromkeys(settings) if own))
 
-    def _searched(self, records: Any, name: str, schedule: str) -> tuple[dict[float, float], list[float]]:
-        """Return the state of the search with the first seed. It ends if all first runs failed."""
+    def _searched(self, records: Any, name: str, schedule: str) -> Search:
+        """Return the state of the search with the first seed."""
 
         def error_of(times: float) -> float | None:
             return loss_of(records.get(self.run(name, schedule, times, self.seeds[0])))
 
-        errors, unmeasured = searched(error_of, 1.0, _MOST, factors=TIMES)
-        return errors, [] if len(errors) >= len(TIMES) and all(map(math.isinf, errors.values())) else unmeasured
+        return searched(error_of, 1.0, _MOST, factors=TIMES)
 
     def tuned(self, records: Any, name: str) -> tuple[str, float] | None:
         """Return the schedule and the multiple with the lowest error, or None while a search is not finished."""
-        found: dict[tuple[str, float], float] = {}
-        for schedule in self.schedules:
-            errors, unmeasured = self._searched(records, name, schedule)
-            if unmeasured:
-                return None
-            found |= {(schedule, times): error for times, error in errors.items()}
-        best = min(found, key=found.__getitem__, default=None)
-        return None if best is None or math.isinf(found[best]) else best
+        searches = {schedule: self._searched(records, name, schedule) for schedule in self.schedules}
+        if any(search.missing for search in searches.values()):
+            return None
+        found = {(how, times): error for how, search in searches.items() for times, error in search.errors.items()}
+        return min(filter(lambda own: math.isfinite(found[own]), found), key=found.__getitem__, default=None)
 
     def ratios(self, records: Any, name: str, settings: tuple[str, float] | None) -> dict[str, float]:
         """Return the mean errors with the two lines divided by those with other settings.
