@@ -41,7 +41,7 @@ EXPERIMENTS: dict[str, Any] = {
     "law": Law(),
     "choices": Ablation("the defaults of MuSOAP, one at a time", default_configs(), CHOICES, (0, 1, 2)),
     "elsewhere": Ablation("three defaults of MuSOAP on held-out problems", held_out_configs(), HELD_OUT_CHOICES, (0, 1, 2)),
-    "losses": Losses(
+    "losses": losses.Losses(
         "training losses: relative, relative with a floor, and squared", losses.configs(), losses.LOSSES, (0, 1, 2)
     ),
     "pino": Pino(),

@@ -20,8 +20,8 @@ from experiments.experiment import Experiment
 from experiments.law_settings import CENTRE, PROBLEMS
 from experiments.pages import NAMES, dotted, table
 from experiments.records import loss_of, missing, test_errors
-from experiments.tasks import SUITE
-from experiments.training import STAGES, remembered, run_of
+from experiments.tasks import SUITE, TINY
+from experiments.training import remembered, run_of
 from neuralop_mup.core.rebuild import MODES, WIDTH
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -123,16 +123,10 @@ class Ablation(Experiment):
     notes = "Validation errors relative to the first row, as geometric means over seeds and problems."
 
     def tiny(self) -> Ablation:
-        """Return two variants of a small model on the first problem."""
-        name, config = next(iter(self.configs.items()))
-        small = {
-            **config,
-            "data": {**config["data"], "n_train": 40, "n_val": 20, "n_test": 20},
-            "steps": STAGES,
-            "lr": default_lr(STAGES),
-            "model": {**config["model"], "hidden_channels": 8},
-        }
-        return replace(self, configs={name: small}, variants=dict(list(self.variants.items())[:2]), seeds=(0,))
+        """Return two variants of a small model on Burgers' equation."""
+        return replace(
+            self, configs={"burgers": TINY.run_config(MUSOAP)}, variants=dict(list(self.variants.items())[:2]), seeds=(0,)
+        )
 
     @remembered
     def run(self, name: str, variant: str, seed: int) -> Run:

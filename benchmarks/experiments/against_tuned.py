@@ -24,7 +24,7 @@ from experiments.figures import draw_samples, draw_times
 from experiments.law_settings import CHOSEN_ON
 from experiments.pages import dotted, mean_and_range, named, table
 from experiments.records import loss_of, missing, test_errors
-from experiments.tasks import Task
+from experiments.tasks import TINY, Task
 from experiments.training import STAGES, remembered, run_of, train
 from neuralop_mup.lab.records import Run
 
@@ -96,9 +96,7 @@ class AgainstTuned:
 
     def tiny(self) -> AgainstTuned:
         """Return one problem with a small model and short runs."""
-        small = {"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}
-        tasks = {"burgers": Task(small, (4,), 8, STAGES, 4)}
-        return replace(self, tasks=tasks, shares=(1.0,), seeds=(0,), others={}, selection={})
+        return replace(self, tasks={"burgers": TINY}, shares=(1.0,), seeds=(0,), others={}, selection={})
 
     @remembered
     def run(self, name: str, adam: Adam | None, seed: int, share: float = 1.0, other: str = "") -> Run:

@@ -10,7 +10,6 @@ We fixed the steps, and the order in which scenarios are left out if time runs s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import permutations
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -19,8 +18,7 @@ from experiments.ablations import Ablation, Change, Config, changed
 from experiments.against_tuned import Adam
 from experiments.contenders import MUSOAP
 from experiments.pages import dotted, mean_and_range, named, table
-from experiments.tasks import APEBENCH, LAYERS, SUITE
-from experiments.training import STAGES
+from experiments.tasks import APEBENCH, LAYERS
 from neuralop_mup.core.rebuild import MODES, WIDTH
 
 STEPS = 5000
@@ -45,17 +43,10 @@ def configs() -> dict[str, Config]:
     return {name: task.run_config(MUSOAP, STEPS, loss="mse") for name, task in tasks.items()}
 
 
-@dataclass(frozen=True)
 class Architectures(Ablation):
     """The experiment."""
 
     notes = "Mean rollout errors of three seeds, and their range."
-
-    def tiny(self) -> Architectures:
-        """Return FNO on Burgers' equation with a few steps."""
-        task = replace(SUITE["burgers"], config={"problem": "burgers", "data": {"n_train": 40, "n_val": 20, "n_test": 20}})
-        variants = {name: change for name, change in self.variants.items() if name.startswith("FNO")}
-        return replace(self, configs={"burgers": task.run_config(MUSOAP, STAGES)}, variants=variants, seeds=(0,))
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the errors, and the mean ratios of both optimizers and of both architectures."""

@@ -22,7 +22,7 @@ from experiments.experiment import Experiment
 from experiments.figures import draw_comparison
 from experiments.pages import dotted, named, student_interval, table
 from experiments.records import loss_of, missing, test_errors
-from experiments.tasks import Task
+from experiments.tasks import TINY, Task
 from experiments.training import STAGES, remembered, run_of
 from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap.optimizer import default_lr
@@ -115,9 +115,8 @@ class Comparison(Experiment):
 
     def tiny(self) -> Comparison:
         """Return a comparison of two small models on one problem."""
-        data = {"n_train": 40, "n_val": 20, "n_test": 20, "grid": 16}
-        tasks = {"burgers": Task({"problem": "burgers", "data": data}, (8,), 8, STAGES)}
-        return replace(self, tasks=tasks, contenders=("MuSOAP", "stock SOAP"), seeds=(0,), apebench_runs=None)
+        small = {"tasks": {"burgers": TINY}, "contenders": ("MuSOAP", "stock SOAP"), "apebench_runs": None}
+        return replace(self, seeds=(0,), **small)
 
     # Runs
 

@@ -19,8 +19,7 @@ from experiments.ablations import Ablation, Config, changed
 from experiments.contenders import MUSOAP
 from experiments.pages import mean_and_range, named, table
 from experiments.tasks import APEBENCH as SCENARIOS
-from experiments.tasks import FURTHER, SUITE, Task
-from experiments.training import STAGES
+from experiments.tasks import FURTHER, SUITE, TINY, Task
 
 #: Name of the loss → change of a run. The others are compared with the first.
 LOSSES = {"l2": changed(), "floored-l2": changed(loss="floored-l2"), "mse": changed(loss="mse")}
@@ -63,11 +62,10 @@ class Losses(Ablation):
 
     def tiny(self) -> Losses:
         """Return one map and one trajectory with small models and two seeds."""
-        data = {"n_train": 8, "n_val": 2, "n_test": 2}
-        in_time = {"problem": "korteweg-de-vries-in-time", "data": {**data, "grid": 64, "states": 8}, "rollout": 5}
-        problems = {"burgers": {"problem": "burgers", "data": {**data, "grid": 16}}, "korteweg-de-vries-in-time": in_time}
-        small = {name: Task(config, (4,), 8, STAGES, 4).run_config(MUSOAP) for name, config in problems.items()}
-        return replace(self, configs=small, seeds=(0, 1))
+        data = {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 64, "states": 8}
+        in_time = {"problem": "korteweg-de-vries-in-time", "data": data, "rollout": 5}
+        tasks = {"burgers": TINY, "korteweg-de-vries-in-time": replace(TINY, config=in_time)}
+        return replace(self, configs={name: own.run_config(MUSOAP) for name, own in tasks.items()}, seeds=(0, 1))
 
     def labels(self, name: str, variant: str, lr: float) -> dict[str, Any]:
         """Return the labels of a run."""

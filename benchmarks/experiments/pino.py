@@ -21,8 +21,8 @@ from experiments.curves import Search, searched
 from experiments.experiment import Experiment
 from experiments.pages import named, table
 from experiments.records import loss_of, missing, test_errors
-from experiments.tasks import Task
-from experiments.training import STAGES, remembered, run_of
+from experiments.tasks import TINY, Task
+from experiments.training import remembered, run_of
 from neuralop_mup.lab.records import Run
 
 SAMPLES = (10, 40, 160)
@@ -76,7 +76,7 @@ class Pino(Experiment):
     def tiny(self) -> Pino:
         """Return one problem with two samples and a small model."""
         small = {"problem": "darcy-pino", "data": {"grid": 12, "n_val": 2, "n_test": 2, "data_weight": 1.0}}
-        problems = {"darcy-pino": Task(small, (4, 4), 8, STAGES, 2)}
+        problems = {"darcy-pino": replace(TINY, config=small, modes=(4, 4), batch=2)}
         return replace(self, problems=problems, samples=(2,), weights=(0.0, 1.0), seeds=(0,), adam_samples=(2,))
 
     @remembered

@@ -59,6 +59,8 @@ class Task:
         }
 
 
+#: For ``--tiny``.
+TINY = Task({"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}, (4,), 8, 50, 4)
 _SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
     "burgers": ({"n_train": 800, "grid": 64}, (24,), 24, 10),
     "darcy": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
