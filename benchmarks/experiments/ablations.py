@@ -174,4 +174,4 @@ class Ablation(Experiment):
                 values = {"": geometric_mean(done), ".least": min(done), ".most": max(done)}
                 found |= {f"{dotted(variant)}{end}": f"{value:.2f}" for end, value in values.items()}
         heads = ["", "all (number of columns)", *(NAMES.get(name, name) for name in self.configs)]
-        return {**found, "ratios": "\n".join(table(heads, rows))}
+        return {**found, "ratios": table(heads, rows)}

@@ -202,7 +202,7 @@ class AgainstTuned:
             if len(self.shares) > 1:
                 share, step = self.share(records, name, theirs), self.step_ratio(records, name)
                 timed[name] = share, step, share * step
-        said["table"] = "\n".join(table(["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio"], rows))
+        said["table"] = table(["problem", "untuned `MuSOAP`", "tuned Adam", "its settings", "ratio"], rows)
         means = []
         for who, own in ratios.items():
             trained = list(filter(math.isfinite, own.values())) or [math.inf]
@@ -211,11 +211,11 @@ class AgainstTuned:
             ]
             means.append([who, str(len(own)), *texts])
         if self.others:
-            said["others"] = "\n".join(table(["untuned", "problems", "mean ratio", "largest"], means))
+            said["others"] = table(["untuned", "problems", "mean ratio", "largest"], means)
         if timed:
             heads = ["problem", "share of the steps", "time per step, relative", "share of the time"]
             rows = [[named(name), *(f"{value:.2f}" for value in own)] for name, own in timed.items()]
-            said["shares"] = "\n".join(table(heads, rows))
+            said["shares"] = table(heads, rows)
             said["least"], said["most"] = (f"{end(own[-1] for own in timed.values()):.2f}" for end in (min, max))
         if held_out := [own for name, own in timed.items() if self.tasks[name].config["problem"] not in CHOSEN_ON]:
             said["held-out"] = str(len(held_out))

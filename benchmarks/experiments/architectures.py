@@ -55,4 +55,4 @@ class Architectures(Ablation):
         by_variant = zip(self.variants, zip(*errors.values(), strict=True), strict=False)
         means = {variant: geometric_mean(map(fmean, own)) for variant, own in by_variant}
         ratios = {f"{dotted(a)}.over.{dotted(b)}": f"{means[a] / means[b]:.2g}" for a, b in permutations(means, 2)}
-        return {**ratios, "errors": "\n".join(table(["", *self.variants], rows))}
+        return {**ratios, "errors": table(["", *self.variants], rows)}

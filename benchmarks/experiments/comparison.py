@@ -223,12 +223,11 @@ class Comparison(Experiment):
         """Return tables of errors, and each contender's errors relative to those of others."""
         results = self.results(records)
         columns = {key: results[key] for key in _COLUMNS if key in results}
-        tables = {
+        found = {
             "medians": self._errors(columns, lambda own: f"{median(own.errors):.3g}"),
             "over": _ratio_table({key: self.ratios(results, "MuSOAP, untuned", key).values() for key in _RIVALS}),
             "errors": self._errors(results, lambda own: f"{_with_range(own.errors)} at {own.lr:.3g}"),
         }
-        found = {name: "\n".join(lines) for name, lines in tables.items()}
         groups = {"": self.tasks, **{f".{group}": names for group, names in self.groups.items()}}
         for contender, (short, other) in product(results, _DENOMINATORS.items()):
             ratios = self.ratios(results, contender, other)
@@ -244,7 +243,7 @@ class Comparison(Experiment):
                     found[f"{prefix}{suffix}.interval"] = _interval(some)
         return found
 
-    def _errors(self, results: Results, text: Callable[[Result], str]) -> list[str]:
+    def _errors(self, results: Results, text: Callable[[Result], str]) -> str:
         """Return a table with a row for each problem that one of our runs has finished."""
         names = [name for name in self.tasks if any(name in own for key, own in results.items() if key != APEBENCH_FNO)]
         rows = [[named(n), *(text(own[n]) if n in own else "–" for own in results.values())] for n in names]
@@ -258,7 +257,7 @@ class Comparison(Experiment):
             draw_comparison(results, path, names=list(self.tasks), relative_to=BEST_BASELINE if complete else "Adam")
 
 
-def _ratio_table(ratios: Mapping[str, Collection[float]]) -> list[str]:
+def _ratio_table(ratios: Mapping[str, Collection[float]]) -> str:
     rows = [
         [key, str(len(own)), f"{geometric_mean(own):.2f}", _interval(own), f"{min(own):.2f} to {max(own):.2f}"]
         for key, own in ratios.items()

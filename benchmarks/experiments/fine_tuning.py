@@ -199,8 +199,8 @@ class FineTuning(Experiment):
         heads = ["pair", "steps", *errors, "best rate", "default rate", "regret", "highest, relative to the start"]
         lengths = [[str(steps), str(len(own)), percents(own)] for steps, own in regrets.items()]
         found = {
-            "lengths": "\n".join(table(["steps", "pairs", "error above the best"], lengths)),
-            "pairs": "\n".join(table(heads, rows)),
+            "lengths": table(["steps", "pairs", "error above the best"], lengths),
+            "pairs": table(heads, rows),
             "highest": f"{max(rises):.2f}",
         }
         sides = [[own for own in results if (own.name in CHOSEN_ON) == chosen] for chosen in (True, False)]
@@ -211,7 +211,7 @@ class FineTuning(Experiment):
                 rows.append([name, *map(percents, by_side)])
             elsewhere = [own.regret(own.lr) for own in sides[1]]
             found |= {
-                "rules": "\n".join(table(["rule", "where the default was chosen", "elsewhere"], rows)),
+                "rules": table(["rule", "where the default was chosen", "elsewhere"], rows),
                 "elsewhere.median": percent(median(elsewhere)),
                 "elsewhere.most": percent(max(elsewhere)),
             }

@@ -173,7 +173,7 @@ class Law(Experiment):
             "settings": str(len(curves)),
             "others.settings": str(len(others)),
             "others.seeded": str(sum(c.seeds > 1 for c in others.values())),
-            "regrets": "\n".join(table(["learning rate", "median", "9 of 10", "most"], rows)),
+            "regrets": table(["learning rate", "median", "9 of 10", "most"], rows),
             "off": str(len(far)),
             "off.darcy": str(sum("darcy" in setting.problem for setting in far)),
         }
@@ -183,7 +183,7 @@ class Law(Experiment):
             found[f"in.{dotted(f'{setting.problem} {setting}')}"] = regret
             rows.append([NAMES[setting.problem], str(setting), f"{2 ** curves[setting].best:.3g}", f"{factor:.2f}", regret])
         heads = ["problem", "setting", "best rate", "relative to the formula's", "regret of the formula"]
-        found |= {"best": "\n".join(table(heads, rows)), **_powers(curves)}
+        found |= {"best": table(heads, rows), **_powers(curves)}
         search, formula_there = regrets_on_other_seeds(others)
         regrets = {"others": OURS.regrets(others), "search.others": search, "search.others.law": formula_there}
         for name, own in regrets.items():
@@ -270,7 +270,7 @@ def _powers(curves: Curves) -> dict[str, str]:
             found |= {f"power.{factor}.{end}": _signed(value) for end, value in values.items()}
             low, high = map(_signed, student_interval(powers))
             rows.append([factor, str(len(powers)), _signed(fmean(powers)), f"{low} to {high}"])
-    return {**found, "powers": "\n".join(table(["factor", "problems", "mean power", "interval"], rows))}
+    return {**found, "powers": table(["factor", "problems", "mean power", "interval"], rows)}
 
 
 def _signed(power: float) -> str:

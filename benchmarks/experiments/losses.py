@@ -82,6 +82,6 @@ class Losses(Ablation):
                 base, *others = map(geometric_mean, zip(*means, strict=True))
                 ratio_rows.append([group, str(len(means)), *(f"{mean / base:.2f}" for mean in others)])
         return {
-            "table": "\n".join(table(["problem", *_LABELS], rows)),
-            "ratios": "\n".join(table(["problems", "number", *_LABELS[1:]], ratio_rows)),
+            "table": table(["problem", *_LABELS], rows),
+            "ratios": table(["problems", "number", *_LABELS[1:]], ratio_rows),
         }

@@ -77,7 +77,7 @@ class Memory(Experiment):
             if len(parts) == len(OPTIMIZERS):
                 rows.append([case, *(f"{state:.2f} + {temporary:.2f}" for state, temporary in parts.values())])
         largest = {f"{dotted(name)}.most": f"{max(values):.1f}" for name, values in sums.items()}
-        return {"table": "\n".join(table(["kernels", *OPTIMIZERS], rows)), **largest}
+        return {"table": table(["kernels", *OPTIMIZERS], rows), **largest}
 
 
 class Temporaries(TorchDispatchMode):

@@ -101,7 +101,7 @@ class SizeCurves(Experiment):
                 regret = means[-1][best[0]] / means[-1][best[-1]]
                 rows.append([_NAMES[own], *(f"{lr:g}" for lr in best), f"{regret:.2f}"])
             heads = ["best learning rate at", *(f"{name} {_label(size)}" for size in sizes), "error at the base's rate"]
-            found[panel] = "\n".join(table(heads, rows))
+            found[panel] = table(heads, rows)
         return found
 
     def draw(self, records: Any, path: Path) -> None:

@@ -114,9 +114,10 @@ def named(name: str) -> str:
     return NAMES.get(name) or (f"{NAMES[problem]}{comma}{suffix}" if problem in NAMES else f"`{name}`")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    return ["", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *("| " + " | ".join(r) + " |" for r in rows)]
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"\n| {' | '.join(line)} |" for line in lines)
 
 
 def dotted(words: str) -> str:

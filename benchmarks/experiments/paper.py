@@ -129,8 +129,8 @@ class WithCosts(Transfer):
         heads = [*names, "error, tuned", "error, transferred", "seconds, tuned", "seconds, transferred", "cost"]
         return {
             **super().numbers(records),
-            "cost": "\n".join(table(heads, costs)),
-            "errors": "\n".join(table([*names, *(f"{lr:g}" for lr in rates)], rows)),
+            "cost": table(heads, costs),
+            "errors": table([*names, *(f"{lr:g}" for lr in rates)], rows),
         }
 
     def _modes(self, cell: Cell, end: int) -> int:

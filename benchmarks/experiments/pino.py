@@ -147,7 +147,7 @@ class Pino(Experiment):
                     )
                     rows.append([named(cell[0]), str(cell[1]), *own])
             if rows:
-                found[name] = "\n".join(table(["problem", "samples", *heads[-len(rows[0]) + 2 :]], rows))
+                found[name] = table(["problem", "samples", *heads[-len(rows[0]) + 2 :]], rows)
             for head, own in zip(heads, zip(*ratios, strict=True), strict=False):
                 found |= {f"{prefix}{head}.least": f"{min(own):.2f}", f"{prefix}{head}.most": f"{max(own):.2f}"}
         return found

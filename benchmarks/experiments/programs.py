@@ -202,7 +202,7 @@ class Programs(Experiment):
             if ratios[1]:
                 tuned.append(ratios[1])
         heads = ["program", "two lines", "as written", "tuned", "two lines / as written", "two lines / tuned"]
-        found = {"means": "\n".join(table(heads, rows))}
+        found = {"means": table(heads, rows)}
         if tuned:
             found["tuned.mean"] = f"{geometric_mean(map(_selecting, tuned)):.2f}"
             found["tuned.all.mean"] = f"{geometric_mean(geometric_mean(own.values()) for own in tuned):.2f}"

@@ -328,7 +328,7 @@ class PublishedCode(Experiment):
                 cells = [f"{fmean(e):.2g} ({min(e):.2g} to {max(e):.2g})" if e else "–" for e in errors]
                 title = name.capitalize().replace("stokes", "Stokes")
                 rows.append([case.code, title, str(width), *cells, f"{ratio[0]:.2f}" if ratio else "–"])
-        found = {"errors": "\n".join(table(["script", "equation", "width", *METHODS, "two lines / tuned AdamW"], rows))}
+        found = {"errors": table(["script", "equation", "width", *METHODS, "two lines / tuned AdamW"], rows)}
         if ratios:
             found |= {"over.mean": f"{geometric_mean(ratios):.2f}", "over.most": f"{max(ratios):.2f}"}
         return found

@@ -106,7 +106,7 @@ class Timing(Experiment):
         done = metrics_of(records, {case: self.run(case) for case in self.cases})
         rows = [[case, *(f"{ratio[0]:.2f}" for ratio in m["ratios"]), f"{m['memory'][0]:.2f}"] for case, m in done.items()]
         return {
-            "medians": "\n".join(table(["case", *list(OPTIMIZERS[self.device])[1:], "state"], rows)),
+            "medians": table(["case", *list(OPTIMIZERS[self.device])[1:], "state"], rows),
             "optimizer.most": f"{max((m['ratios'][0][0] for m in done.values()), default=math.nan):.1f}",
         }
 

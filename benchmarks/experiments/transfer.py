@@ -195,7 +195,7 @@ class Transfer(Experiment):
 
         def measure_table(measure: str, names: tuple[str, ...], rows: Iterable[tuple[str, str]]) -> str:
             cells = [[move, NAMES[p], *(texts.get((measure, n, move, p), "–") for n in names)] for move, p in rows]
-            return "\n".join(table(["from base to target", "problem", *names], cells))
+            return table(["from base to target", "problem", *names], cells)
 
         drifts = [text for key, text in texts.items() if key[0] == "drift"]
         found = {"done": str(len(drifts)), "edges": str(sum("edge" in text for text in drifts))}

@@ -155,7 +155,7 @@ class UnknownLength(Experiment):
             texts = [f"{means[cell]:.2f} ({len(by_seed[cell])})" if cell in means else "–" for cell in cells]
             rows.append([_LABELS[name], "chosen on" if name in CHOSEN_ON else "", *texts])
         heads = [f"{steps:,} steps" for steps in self.lengths]
-        found["ratios"] = "\n".join(table(["problem", "", *heads], rows))
+        found["ratios"] = table(["problem", "", *heads], rows)
         runs = metrics_of(records, {key: self.run(*key) for key in product(self.problems, self.seeds)})
         rows = []
         for how, ratios in by_how.items():
@@ -164,7 +164,7 @@ class UnknownLength(Experiment):
             texts = [*(f"{median(own):.2f}" if own else "–" for own in values), percent(median(times)) if times else "–"]
             found |= {dotted(f"{how} {end}"): text for end, text in zip((*self.lengths, "time"), texts, strict=True)}
             rows.append([how, *texts])
-        return {**found, "alternatives": "\n".join(table(["after", *heads, "time"], rows))}
+        return {**found, "alternatives": table(["after", *heads, "time"], rows)}
 
 
 # A run
