@@ -65,13 +65,14 @@ def _rows(problems: Iterable[str], *changes: Mapping[str, Any]) -> list[Setting]
     return [Setting.of(problem, **own) for own in changes for problem in problems]
 
 
+def scaled(value: Any, factor: float) -> Any:
+    """Return a multiple of a number, or of numbers of modes, which are even."""
+    return tuple(max(2, 2 * round(n * factor / 2)) for n in value) if isinstance(value, tuple) else int(value * factor)
+
+
 def _scaled(problems: Iterable[str], *changes: tuple[str, float]) -> list[Setting]:
     """Return settings in which a factor of the problem is multiplied."""
-
-    def times(value: Any, by: float) -> Any:
-        return tuple(int(n * by) for n in value) if isinstance(value, tuple) else int(value * by)
-
-    return [Setting.of(p, **{k: times(PROBLEMS[p][k], by)}) for p in problems for k, by in changes]
+    return [Setting.of(p, **{k: scaled(PROBLEMS[p][k], by)}) for p in problems for k, by in changes]
 
 
 _KDV, _GRAY_SCOTT, _FLOW, _PINO = REPORTED_ON

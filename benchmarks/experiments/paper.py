@@ -108,7 +108,7 @@ class WithCosts(Transfer):
         """Return test errors of the seeds by learning rate, or nothing until the search is finished."""
         if self.curve(records, cell, end) is None:
             return {}
-        rates = {*self.searched(records, cell, end)[0], *self.rates(records, cell, end)}
+        rates = {*self.searched(records, cell, end).errors, *self.rates(records, cell, end)}
         return {lr: test_errors(records, [self.run(cell, end, lr, s) for s in self.seeds]) for lr in sorted(rates)}
 
     def numbers(self, records: Any) -> dict[str, str]:
@@ -140,7 +140,7 @@ class WithCosts(Transfer):
         """Return both test errors, the seconds of tuning and of transfer, and their ratio."""
         best, trainings, seconds = [], [], []
         for end in (0, 1):
-            errors, searched = self.curve(records, cell, end).errors, self.searched(records, cell, end)[0]
+            errors, searched = self.curve(records, cell, end).errors, self.searched(records, cell, end).errors
             best.append(min(errors, key=lambda lr: fmean(errors[lr])))
             runs = {lr: self.run(cell, end, lr, self.seeds[0]) for lr in searched}
             trainings.append(len(runs))

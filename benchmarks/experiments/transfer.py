@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from experiments.curves import Curve, rounded, searched
+from experiments.curves import Curve, Search, rounded, searched
 from experiments.experiment import Experiment
-from experiments.law_settings import CENTRE, PROBLEMS
+from experiments.law_settings import CENTRE, PROBLEMS, scaled
 from experiments.pages import NAMES, percent, table
 from experiments.records import loss_of, missing
 from experiments.training import remembered, run_of
@@ -126,10 +126,10 @@ class Transfer(Experiment):
     def _entries(self, problem: str, factors: Factors) -> dict[str, Any]:
         entries = {**CENTRE, **self.problems[problem]}
         for name, factor in factors.items():
-            entries[name] = entries[factor] if isinstance(factor, str) else _scaled(entries[name], factor)
+            entries[name] = entries[factor] if isinstance(factor, str) else scaled(entries[name], factor)
         return entries
 
-    def searched(self, records: Any, cell: Cell, end: int) -> tuple[dict[float, float], list[float]]:
+    def searched(self, records: Any, cell: Cell, end: int) -> Search:
         """Return the state of the search with the first seed."""
         start = self.optimizers[cell[2]][1] or self._default_rates(cell)[0]
         return searched(lambda lr: loss_of(records.get(self.run(cell, end, lr, self.seeds[0]))), start)
@@ -138,16 +138,14 @@ class Transfer(Experiment):
         """Return the missing runs: both searches of a cell, then its further seeds."""
         for cell in self.cells():
             for end in (0, 1):
-                unmeasured = self.searched(records, cell, end)[1]
-                first_seed = [(lr, self.seeds[0]) for lr in unmeasured]
+                first_seed = [(lr, self.seeds[0]) for lr in self.searched(records, cell, end).missing]
                 runs = first_seed or product(self.rates(records, cell, end), self.seeds)
                 yield from missing(records, [self.run(cell, end, *run) for run in runs])
 
     def rates(self, records: Any, cell: Cell, end: int) -> list[float]:
         """Return the rates that all seeds use after the search."""
-        errors = self.searched(records, cell, end)[0]
-        best = min(errors, key=errors.__getitem__)
-        rates = [lr for lr in errors if 0.4 < lr / best < 2.5 and math.isfinite(errors[lr])]
+        search = self.searched(records, cell, end)
+        rates = [lr for lr, error in search.errors.items() if 0.4 < lr / search.best < 2.5 and math.isfinite(error)]
         if end == 1 and (base := self.curve(records, cell, 0)) is not None:
             below = [lr for lr in base.errors if math.log2(lr) <= base.best]
             above = [lr for lr in base.errors if math.log2(lr) >= base.best]
@@ -160,8 +158,8 @@ class Transfer(Experiment):
 
     def curve(self, records: Any, cell: Cell, end: int) -> Curve | None:
         """Return the errors of the seeds that have a record at all :meth:`rates`, or None if there is none."""
-        found, unmeasured = self.searched(records, cell, end)
-        if unmeasured or not math.isfinite(min(found.values())):
+        search = self.searched(records, cell, end)
+        if not math.isfinite(search.errors.get(search.best, math.inf)):
             return None
         errors = {
             lr: [loss_of(records.get(self.run(cell, end, lr, seed))) for seed in self.seeds]
@@ -188,12 +186,12 @@ class Transfer(Experiment):
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return a table of each measure with a column for each optimizer."""
-        texts: dict[tuple[str, str, str, str], str] = {}
+        texts: dict[tuple[str, ...], str] = {}
         for problem, move, optimizer in self.cells():
             for (measure, name), text in self.measures(records, (problem, move, optimizer)).items():
                 texts[measure, name, move, problem] = text
 
-        def measure_table(measure: str, names: tuple[str, ...], rows: Iterable[tuple[str, str]]) -> str:
+        def measure_table(measure: str, names: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
             cells = [[move, NAMES[p], *(texts.get((measure, n, move, p), "–") for n in names)] for move, p in rows]
             return table(["from base to target", "problem", *names], cells)
 
@@ -201,13 +199,9 @@ class Transfer(Experiment):
         found = {"done": str(len(drifts)), "edges": str(sum("edge" in text for text in drifts))}
         for measure in ("regret", "drift"):
             names = dict.fromkeys(key[1] for key in texts if key[0] == measure)
-            found[measure] = measure_table(measure, tuple(names), dict.fromkeys(key[2:] for key in texts))
+            found[measure] = measure_table(measure, names, dict.fromkeys(key[2:] for key in texts))
         sizes = dict.fromkeys(key[2:] for key in texts if key[:2] == ("regret", "Adam (SP)"))
         return {**found, "regret.sizes": measure_table("regret", _COLUMNS, sizes)}
-
-
-def _scaled(value: Any, factor: float) -> Any:
-    return tuple(max(2, 2 * round(n * factor / 2)) for n in value) if isinstance(value, tuple) else int(value * factor)
 
 
 def _model(f: Mapping[str, Any]) -> dict[str, Any]:

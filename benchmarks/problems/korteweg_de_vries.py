@@ -67,7 +67,8 @@ def solve_korteweg_de_vries(u0: torch.Tensor, dispersion: float, time: float, *,
         )
     # On many small grids no mode lies between 0.3 n and n/3: there the highest kept one is looked at.
     high = min(0.3 * n, math.ceil(n / 3) - 1)
-    check_resolved("Korteweg–de Vries", v, kept & (k >= high), n, _POINTS_TIMES_DISPERSION / dispersion)
+    tail, least = kept & (k >= high), _POINTS_TIMES_DISPERSION / dispersion
+    check_resolved("Korteweg–de Vries", v, tail, f"{n} points", n, least)
     return torch.fft.irfft(v, n=n)
 
 

@@ -79,7 +79,7 @@ def advance_on_square(
     end = torch.fft.irfft2(v, s=(n, n))
     if not end.abs().max() <= _MOST * max(1.0, float(state.abs().max())):
         raise MupError(f"The {equation} solution diverges with steps of {dt:g}; take shorter steps (dt).")
-    check_resolved(equation, v, kept & ((k1.abs() == high) | (k2 == high)), n, least)
+    check_resolved(equation, v, kept & ((k1.abs() == high) | (k2 == high)), f"{n}² points", n, least)
     return end
 
 

@@ -100,15 +100,17 @@ def etdrk4(
     return v
 
 
-def check_resolved(equation: str, v: torch.Tensor, tail: torch.Tensor, n: int, least: float) -> None:
+def check_resolved(
+    equation: str, v: torch.Tensor, tail: torch.Tensor, points: str, n: int, least: float, most: float = _TAIL
+) -> None:
     """Raise MupError where the largest of the modes ``tail`` says that n points an axis, or at least ``least``, are too few.
 
     It is compared with the largest mode, of the worst sample.
     """
     size, over = v.abs(), tuple(range(-tail.ndim, 0))
     ratio = float(((size * tail).amax(over) / size.amax(over).clamp(min=1e-300)).max())
-    if not ratio <= _TAIL:
+    if not ratio <= most:
         raise MupError(
-            f"{n} points an axis do not resolve {equation}: the highest modes are {ratio:.0e} of the largest one. Use about "
-            f"{math.ceil(least) if least > n else 2 * n} points."
+            f"{points} do not resolve {equation}: the highest modes are {ratio:.0e} of the largest one. Use about "
+            f"{math.ceil(least) if least > n else 2 * n} points an axis."
         )
