@@ -7,8 +7,6 @@ are wider.
 
 from __future__ import annotations
 
-from typing import Any
-
 #: Version of APEBench that generated the data.
 VERSION = "0.1.1"
 _BOX = dict.fromkeys(("phy_gs", "phy_gs_type"), {"domain_extent": 0.5})  # 2.5 over 160 points is 0.5 over 32
@@ -29,7 +27,7 @@ FURTHER = tuple(f"{name} {axes}D" for axes, names in _FURTHER.items() for name i
 #: Scenarios on which we only searched the learning rate for rollouts.
 CHOSEN_ON = ("diff_adv_diff 1D", "diff_ks_cons 1D", "diff_kdv 2D", "diff_fisher 2D")
 #: Name → APEBench's name, and its arguments.
-SCENARIOS: dict[str, tuple[str, dict[str, Any]]] = {
+SCENARIOS = {
     f"{name} {axes}D": (name, {} if axes == 1 else {"num_spatial_dims": 2, "num_points": 32, **_BOX.get(name, {})})
     for axes, names in {
         1: (*_IN_1D, "diff_adv_diff", "diff_ks_cons", *_FURTHER[1]),

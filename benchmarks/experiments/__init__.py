@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from experiments import architectures, losses, paper, pino
-from experiments.ablations import CHOICES, HELD_OUT_CHOICES, Ablation, default_configs, held_out_configs
+from experiments import paper, pino
+from experiments.ablations import (
+    ARCHITECTURES,
+    CHOICES,
+    HELD_OUT_CHOICES,
+    LOSSES,
+    Ablation,
+    Architectures,
+    Losses,
+    architecture_configs,
+    default_configs,
+    held_out_configs,
+    loss_configs,
+)
 from experiments.against_tuned import AgainstTuned
 from experiments.comparison import BASELINES, TUNED, VARIANTS, Comparison
 from experiments.contenders import MUSOAP, PEERS
@@ -37,13 +48,11 @@ from experiments.unknown_length import UnknownLength
 from problems.apebench import FOLDER
 
 _UNTUNED = {"MuSOAP, untuned": "MuSOAP"}
-EXPERIMENTS: dict[str, Any] = {
+EXPERIMENTS = {
     "law": Law(),
     "choices": Ablation("the defaults of MuSOAP, one at a time", default_configs(), CHOICES, (0, 1, 2)),
     "elsewhere": Ablation("three defaults of MuSOAP on held-out problems", held_out_configs(), HELD_OUT_CHOICES, (0, 1, 2)),
-    "losses": losses.Losses(
-        "training losses: relative, relative with a floor, and squared", losses.configs(), losses.LOSSES, (0, 1, 2)
-    ),
+    "losses": Losses("training losses: relative, relative with a floor, and squared", loss_configs(), LOSSES, (0, 1, 2)),
     "pino": Pino(),
     "pino-held-out": Pino(pino.HELD_OUT, (10, 40), (0.0, 0.1), adam_weights=(), balancing=()),
     "time": AgainstTuned(
@@ -61,9 +70,9 @@ EXPERIMENTS: dict[str, Any] = {
         OWN_LOSS,
         selection={"part": "selection"},
     ),
-    "apebench-sgno": architectures.Architectures(
+    "apebench-sgno": Architectures(
         "FNO and SGNO, each with Adam at 0.001 and with untuned MuSOAP, on APEBench",
-        *(architectures.configs(), architectures.VARIANTS, (0, 1, 2)),
+        *(architecture_configs(), ARCHITECTURES, (0, 1, 2)),
     ),
     "transfer": Transfer(
         "transfer of the best learning rate over width, modes, depth, samples, grid points and batch size",

@@ -33,7 +33,7 @@ class ConFIG(nn.Module):
 
 
 #: Name → method, with its default arguments.
-METHODS: dict[str, type[nn.Module]] = {"SoftAdapt": SoftAdapt, "ReLoBRaLo": Relobralo, "ConFIG": ConFIG}
+METHODS = {"SoftAdapt": SoftAdapt, "ReLoBRaLo": Relobralo, "ConFIG": ConFIG}
 
 
 class BalancedTraining(Training):

@@ -26,7 +26,7 @@ DECAYS = (1e-2, 1e-1)
 STANDARD = {"rule": "standard", "kernel_init": "default"}
 MUSOAP = {"optimizer": "soap", "kernel_init": "small"}
 #: Name → settings of a run, in the order of training. A search begins at ``lr``, by default at MuSOAP's default.
-CONTENDERS: dict[str, dict[str, Any]] = {
+CONTENDERS = {
     "MuSOAP": MUSOAP,
     "MuSOAP, no weight decay": {**MUSOAP, "weight_decay": 0.0},
     "Adam": {"optimizer": "adam", "lr": 4e-3, **STANDARD},
@@ -42,7 +42,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     },
 }
 #: Optimizers that need no tuning according to their authors, and others with the settings that their authors recommend.
-PEERS: dict[str, dict[str, Any]] = {
+PEERS = {
     "Prodigy": {"optimizer": "prodigy", "lr": 1.0, **STANDARD},
     "D-Adaptation": {"optimizer": "d-adaptation", "lr": 1.0, **STANDARD},
     "schedule-free AdamW": {"optimizer": "schedule-free", "lr": 2.5e-3, **STANDARD},
@@ -170,7 +170,7 @@ def schedule_free(model: nn.Module, lr: float, steps: int) -> torch.optim.Optimi
 
 
 #: Former arguments of optimizers, with their defaults. The keys of older runs contain them.
-FORMER: dict[str, dict[str, Any]] = {
+FORMER = {
     "adam": {"scale_eps": False},
     "adam-eps": {"scale_eps": False},
     "soap": {"basis_beta": 0.95, "nesterov": True, "size": "schatten"},

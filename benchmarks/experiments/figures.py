@@ -12,7 +12,7 @@ from experiments.pages import named
 from neuralop_mup.lab import plots as style
 
 #: Optimizer → colour, marker and label. Others are not drawn, so that the figure stays clear.
-_LOOKS: dict[str, tuple[str, str, str]] = {
+_LOOKS = {
     "MuSOAP, untuned": (*style.LOOKS["soap"], "MuSOAP, untuned"),
     "stock SOAP": (style.GREY, "<", "stock SOAP, tuned"),
     "APEBench's FNO": (style.PALETTE[2], "D", "APEBench's own FNO"),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -101,7 +101,7 @@ REPORTED_ON = {
 PAIRS = REPORTED_ON | CHOSEN_ON
 
 #: Rule → learning rate for a number of steps and a relative error at the start. The first one is the default of MuSOAP.
-RULES: dict[str, Callable[[int, float], float]] = {
+RULES = {
     "the default": trained_lr,
     "without start_error": lambda steps, start: trained_lr(steps, None),
     "the fresh rate times the error at the start": lambda steps, start: default_lr(steps) * start,

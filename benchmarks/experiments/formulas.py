@@ -13,7 +13,7 @@ from experiments.law_settings import CENTRE, Setting
 
 FACTORS = ("steps", "batch", "depth", "width", "modes", "samples", "grid")
 #: Values of the factors. There a formula equals its constant.
-REFERENCE: dict[str, float] = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16, "epochs": 50}
+REFERENCE = {**CENTRE, "width": 16, "modes": 10, "samples": 400, "grid": 16, "epochs": 50}
 
 Curves = dict[Setting, Curve]
 

@@ -15,8 +15,8 @@ CHOSEN_ON = ("burgers", "darcy", "allen-cahn")
 REPORTED_ON = ("korteweg-de-vries", "gray-scott", "navier-stokes", "darcy-pino")
 
 #: Factors of the centre of all problems, and those of each problem.
-CENTRE: dict[str, Any] = {"steps": 1000, "batch": 20, "depth": 4}
-PROBLEMS: dict[str, dict[str, Any]] = {
+CENTRE = {"steps": 1000, "batch": 20, "depth": 4}
+PROBLEMS = {
     "burgers": {"samples": 800, "grid": 64, "modes": (24,), "width": 24},
     "darcy": {"samples": 400, "grid": 16, "modes": (8, 8), "width": 16},
     "allen-cahn": {"samples": 400, "grid": 16, "modes": (8, 8), "width": 16},

@@ -25,7 +25,7 @@ from neuralop_mup.lab.records import Run
 from neuralop_mup.optim.musoap import optimizer as musoap
 
 #: Shape of the kernel (in, out, modes) → ``n_modes``.
-CASES: dict[str, tuple[int, ...]] = {
+CASES = {
     "(64, 64, 9)": (16,),
     "(64, 64, 33)": (64,),
     "(64, 64, 16, 9)": (16, 16),

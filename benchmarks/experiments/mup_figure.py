@@ -23,7 +23,7 @@ from neuralop_mup.lab import plots as style
 from neuralop_mup.lab.records import Run
 
 #: Figure → argument of the model, its values, and the rule of the right panel.
-PANELS: dict[str, tuple[str, tuple[Any, ...], str]] = {
+PANELS = {
     "width": ("hidden_channels", (12, 24, 48, 96), "operator-norm"),
     "modes": ("n_modes", ((8,), (16,), (32,), (64,)), "log-modes"),
 }

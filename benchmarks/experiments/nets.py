@@ -64,7 +64,7 @@ def _sgno(in_channels: int, out_channels: int, n_dim: int) -> Callable[..., torc
 
 
 #: Name → function of the numbers of input channels, output channels and axes, which returns a constructor.
-NETS: dict[str, Callable[[int, int, int], Callable[..., torch.nn.Module]]] = {
+NETS = {
     "FNO": FNOs,
     "UNO": _uno,
     "SGNO": _sgno,

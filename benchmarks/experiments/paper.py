@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
-from experiments.ablations import Change, Config, changed
+from experiments.ablations import Config, changed
 from experiments.pages import NAMES, mean_and_range, table
 from experiments.records import metrics_of, test_errors
 from experiments.transfer import Cell, Transfer
 
 _HALVED = {"optimizer": "adam", "schedule": "halve:16,25,33"}  # the paper's on Darcy: at 1/3, 1/2 and 2/3 of the stages
 #: Rule → settings, and the initial rate of a search.
-RULES: dict[str, tuple[dict[str, Any], float | None]] = {
+RULES = {
     "Adam (SP)": ({**_HALVED, "rule": "standard"}, 4e-3),
     "log-modes": ({**_HALVED, "rule": "log-modes"}, 4e-3),
     "operator-norm": ({**_HALVED, "rule": "operator-norm"}, 4e-3),
@@ -43,7 +43,7 @@ _BURGERS = {"schedule": "halve:3,7,10,13,17,20,23,27,30,33,37,40,43,47"}
 _FLOW = {"schedule": "halve:20,40"}
 _DARCY = {"samples": 400, "grid": 24, "fewest": (4, 4), "modes": (24, 24), "width": 16, "batch": 10}
 #: Problems at a small size. ``n_modes`` is 2K.
-SMALL: dict[str, dict[str, Any]] = {
+SMALL = {
     "burgers": {"samples": 800, "grid": 128, "fewest": (8,), "modes": (128,), "width": 32, "settings": _BURGERS},
     "darcy": _DARCY,
     "darcy-pino": {**_DARCY, "samples": 200},
@@ -54,13 +54,13 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 _GPU = {"device": "auto"}
-_PAPER_DARCY: dict[str, Any] = {
+_PAPER_DARCY = {
     # The paper has 61 points per axis, solved on 421. On odd grids, the SpectralConv of neuralop 2.0.0 is wrong.
     **{"samples": 1000, "grid": 62, "data": {"solver_grid": 428, "n_val": 200, "n_test": 500}},
     **{"fewest": (6, 6), "modes": (48, 48), "width": 64, "steps": 15_000, "settings": _GPU},
 }
 #: Problems at the size of section 4 of the paper, with additional validation samples.
-FULL: dict[str, dict[str, Any]] = {
+FULL = {
     "burgers": {
         **{"samples": 800, "grid": 1024, "data": {"viscosity": 0.1, "solver_grid": 8192, "n_val": 200, "n_test": 200}},
         **{"fewest": (6,), "modes": (1024,), "width": 64, "steps": 30_000, "settings": {**_BURGERS, **_GPU}},
@@ -78,7 +78,7 @@ FULL: dict[str, dict[str, Any]] = {
 }
 
 #: Burgers as in the paper, on half of its points, and from the smallest K to several others. The largest K is 192.
-BURGERS: dict[str, dict[str, Any]] = {
+BURGERS = {
     "burgers": {
         **{"samples": 800, "grid": 512, "data": {"viscosity": 0.1, "n_test": 200}, "steps": 200},
         **{"fewest": (6,), "modes": (384,), "width": 64, "settings": _BURGERS},
@@ -87,12 +87,12 @@ BURGERS: dict[str, dict[str, Any]] = {
 BURGERS_MOVES = {f"K = 3 to {k}": ({"modes": "fewest"}, {"modes": k / 192}) for k in (24, 64, 192)}
 BURGERS_RULES = {name: (RULES[name][0], 8e-3) for name in ("Adam (SP)", "log-modes")}
 #: Figure 3: the first variant is that of the other experiments on Darcy. All variants see the same number of samples.
-FIGURE_3: dict[str, Change] = {
+FIGURE_3 = {
     "batch 10, beta2 0.999": changed(),
     **{f"beta2 {beta2:g}": changed(beta2=beta2) for beta2 in (0.9, 0.98, 0.99)},
     **{f"batch {batch}": changed(batch_size=batch, steps=10_000 // batch) for batch in (5, 20, 40)},
 }
-CLIPPING: dict[str, Change] = {"no clipping": changed(), "0.01": changed(clip_spectral=0.01)}
+CLIPPING = {"no clipping": changed(), "0.01": changed(clip_spectral=0.01)}
 
 
 class WithCosts(Transfer):

@@ -76,7 +76,7 @@ class Program:
 
 
 #: The fastest programs first.
-PROGRAMS: dict[str, Program] = {
+PROGRAMS = {
     "plot_incremental_FNO_darcy": Program("examples/training/plot_incremental_FNO_darcy.py", "d44cd6989bda"),
     "plot_OTNO_car_cfd": Program("examples/models/plot_OTNO_car_cfd.py", "f87cd96e5615"),
     "plot_FNO_darcy": Program("examples/models/plot_FNO_darcy.py", "addd72837ed2"),

@@ -61,7 +61,7 @@ class Task:
 
 #: For ``--tiny``.
 TINY = Task({"problem": "burgers", "data": {"n_train": 8, "n_val": 2, "n_test": 2, "grid": 16}}, (4,), 8, 50, 4)
-_SUITE: dict[str, tuple[dict[str, Any], tuple[int, ...], int, int]] = {
+_SUITE = {
     "burgers": ({"n_train": 800, "grid": 64}, (24,), 24, 10),
     "darcy": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
     "allen-cahn": ({"n_train": 400, "grid": 20}, (10, 10), 16, 10),
@@ -88,7 +88,7 @@ _SCENARIOS = {
     for name in scenarios.SCENARIOS
 }
 #: Layout → further entries of a run, and further arguments of the model. Ranks are relative to the size of dense kernels.
-_LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+_LAYOUTS = {
     "Tucker": ({}, {"factorization": "tucker", "rank": 0.1}),
     "CP": ({}, {"factorization": "cp", "rank": 0.1}),
     "tensor train": ({}, {"factorization": "tt", "rank": 0.1}),

@@ -10,7 +10,7 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from experiments.records import metrics_of, missing
 from neuralop_mup.lab.records import Run
 
 #: Model and grid → ``n_modes``, grid, further arguments of the model, and number of rounds.
-CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], int]] = {
+CASES = {
     "1D, K = 16, 128 points": ((32,), (128,), {}, 40),
     "1D, K = 64, 128 points": ((128,), (128,), {}, 40),
     "2D, K = 16, 32² points": ((32, 32), (32, 32), {}, 12),
@@ -55,7 +55,7 @@ def _captured_musoap(model: nn.Module) -> torch.optim.Optimizer:
 
 
 #: Device → optimizers. The ratios are relative to the first one.
-OPTIMIZERS: dict[str, dict[str, Callable[[nn.Module], torch.optim.Optimizer]]] = {
+OPTIMIZERS = {
     "cpu": {
         "MuAdam": partial(nm.MuAdam, lr=1e-3),
         "MuSOAP": nm.MuSOAP,

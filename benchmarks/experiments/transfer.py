@@ -29,7 +29,7 @@ from neuralop_mup.optim.musoap.optimizer import default_lr
 #: Entry of a problem → factor relative to its centre, or another entry of the problem.
 Factors = Mapping[str, float | str]
 #: Move → factors of the base and of the target.
-MOVES: dict[str, tuple[Factors, Factors]] = {
+MOVES = {
     "width, 8 times": ({"width": 0.5}, {"width": 4}),
     "modes, 4 times": ({"modes": 0.25}, {}),
     "width 4 times, modes 4 times": ({"width": 0.5, "modes": 0.25}, {"width": 2}),
@@ -39,7 +39,7 @@ MOVES: dict[str, tuple[Factors, Factors]] = {
     "batch, 8 times": ({"batch": 0.25}, {"batch": 2}),
 }
 #: Optimizer → settings, and the initial rate of a search; None is the default of MuSOAP.
-OPTIMIZERS: dict[str, tuple[dict[str, Any], float | None]] = {
+OPTIMIZERS = {
     "MuSOAP": ({"optimizer": "soap", "kernel_init": "small"}, None),
     "MuAdam": ({"optimizer": "adam", "kernel_init": "small"}, 8e-3),
     "Adam (SP)": ({"optimizer": "adam", "rule": "standard"}, 4e-3),

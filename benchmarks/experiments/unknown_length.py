@@ -70,7 +70,7 @@ def _growing_average(average: torch.Tensor, weights: torch.Tensor, number: torch
 
 
 #: Name → arguments of torch's AveragedModel.
-AVERAGES: dict[str, dict[str, Any]] = {
+AVERAGES = {
     "average of 100 steps": {"multi_avg_fn": get_ema_multi_avg_fn(0.99)},
     "average of 1,000 steps": {"multi_avg_fn": get_ema_multi_avg_fn(0.999)},
     "average of the last tenth": {"avg_fn": _growing_average},

@@ -8,13 +8,12 @@ from neuralop_mup.lab import problems
 from neuralop_mup.lab.problems.base import named
 from problems.apebench import ApeBench
 from problems.interface import Interface
-from problems.korteweg_de_vries import KortewegDeVries
-from problems.navier_stokes import NavierStokes
-from problems.reactions import AllenCahn, GrayScott
+from problems.korteweg_de_vries import KortewegDeVries, KortewegDeVriesInTime
+from problems.navier_stokes import FlowInTime, NavierStokes
+from problems.reactions import AllenCahn, GrayScott, GrayScottInTime
 from problems.space_time import BurgersPino
-from problems.trajectories import FlowInTime, GrayScottInTime, KortewegDeVriesInTime
 
-PROBLEMS: dict[str, type[Any]] = {
+PROBLEMS = {
     **problems.PROBLEMS,
     **{cls.name: cls for cls in (KortewegDeVries, AllenCahn, GrayScott, Interface, NavierStokes, BurgersPino)},
     **{cls.name: cls for cls in (KortewegDeVriesInTime, GrayScottInTime, FlowInTime)},

@@ -11,7 +11,7 @@ import torch
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.problems.burgers import periodic_field
-from problems.spectral import Evolution, check_resolved, etdrk4
+from problems.spectral import Evolution, InTime, check_resolved, etdrk4
 
 # A soliton of height A is A sech²(x / w), w = δ √(12 / A); its Fourier coefficients fall as z / sinh z, z = π² w k. With
 # this many points times δ, the highest mode kept (a third of the points) is below 1e-4 for A up to 8.
@@ -131,3 +131,12 @@ class KortewegDeVries(Evolution):
     def advance(self, state: torch.Tensor) -> torch.Tensor:
         """The state ``time`` later, on the solver's grid."""
         return solve_korteweg_de_vries(state, self.dispersion, self.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KortewegDeVriesInTime(InTime, KortewegDeVries):
+    """Solitons that pass through each other."""
+
+    time: float = 0.05
+
+    name: ClassVar[str] = "korteweg-de-vries-in-time"

@@ -18,7 +18,7 @@ from neuralop_mup.lab.problems.darcy import shell_order
 from neuralop_mup.losses import InitialConditionLoss, NavierStokesEqnLoss
 from neuralop_mup.validation import check_count, check_number, check_positive
 from problems.space_time import SpaceTime
-from problems.spectral import check_resolved
+from problems.spectral import InTime, check_resolved
 
 # The highest modes kept may be this large, out of the largest one.
 _TAIL = 3e-2
@@ -299,3 +299,17 @@ class NavierStokes(SpaceTime):
         stride = n // self.grid
         w = w[..., ::stride, ::stride]
         return w[:, :1], w[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowInTime(InTime, NavierStokes):
+    """Vorticity of the forced flow; ``time_points`` mean nothing here."""
+
+    time: float = 0.5
+
+    name: ClassVar[str] = "navier-stokes-in-time"
+    n_dim: ClassVar[int] = 2
+
+    def advance(self, state: torch.Tensor) -> torch.Tensor:
+        """The state ``time`` later, on the solver's grid."""
+        return solve_navier_stokes(state, self.reynolds, self.time, forcing=self.forcing(self.fine_grid))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from problems.spectral import Evolution, check_resolved, etdrk4
+from problems.spectral import Evolution, InTime, check_resolved, etdrk4
 
 # A state may be so many times 1 or what it begins with: more is the scheme's, never the equation's.
 _MOST = 10.0
@@ -295,3 +295,12 @@ class GrayScott(Evolution):
     def advance(self, state: torch.Tensor) -> torch.Tensor:
         """The state ``time`` later, on the solver's grid."""
         return solve_gray_scott(state, self.time, diffusion=self.diffusion, feed=self.feed, kill=self.kill)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrayScottInTime(InTime, GrayScott):
+    """Patterns that grow and divide."""
+
+    time: float = 5.0
+
+    name: ClassVar[str] = "gray-scott-in-time"

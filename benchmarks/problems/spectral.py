@@ -1,16 +1,17 @@
-"""What the problems of evolution share: their two grids, and a step of order four for stiff equations in Fourier space."""
+"""What evolution problems share: two grids, trajectories, and a step of order four for stiff equations in Fourier space."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.problem_data import Pair
+from neuralop_mup.lab.data.problem_data import SPLITS, Pair, ProblemData
 from neuralop_mup.lab.problems.base import Problem
 
 # Points on the circle over which the coefficients of a step are averaged: with 32 the mean is exact to rounding.
@@ -41,6 +42,46 @@ class Evolution(Problem):
         """Initial states and solutions, on the data's grid; see :meth:`Problem.solve`."""
         start = self.start(generators)
         return on_data_grid(self, start), on_data_grid(self, self.advance(start))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InTime(Problem):
+    """What the problems in time share; ``start`` and ``advance`` are those of the problem itself.
+
+    Parameters
+    ----------
+    n_train, n_val, n_test : int
+        Trajectories of each split.
+    time : float
+        From one state to the next.
+    states : int
+        Of each trajectory.
+    every : int
+        Every so-many-th pair of a training trajectory is trained on: pairs that follow each other are nearly the same, and
+        training is to see all of the time that a rollout passes through.
+    """
+
+    n_train: int = 40
+    n_val: int = 10
+    n_test: int = 10
+    states: int = 60
+    every: int = 3
+
+    chunk: ClassVar[int] = 10
+    grid_shape = Problem.grid_shape  # of space alone
+
+    def solve(self, generators: list[np.random.Generator]) -> Pair:
+        """All states but the last, and all but the first, on the data's grid: the state next to each."""
+        states = [self.start(generators)]
+        for _ in range(self.states - 1):
+            states.append(self.advance(states[-1]))
+        u = torch.stack([on_data_grid(self, state) for state in states], dim=1)
+        return u[:, :-1], u[:, 1:]
+
+    def _data(self, tensors: dict[str, torch.Tensor]) -> ProblemData:
+        every = {split: self.every if split == "train" else 1 for split in SPLITS}
+        pairs = {s: tuple(tensors[f"{s}_{k}"][:, :: every[s]].flatten(0, 1) for k in "xy") for s in SPLITS}
+        return ProblemData(**pairs, trajectory=self.states - 1)
 
 
 def on_data_grid(problem: Problem, fields: torch.Tensor) -> torch.Tensor:
