@@ -208,7 +208,8 @@ class Architectures(Ablation):
     four have APEBench's loss (the squared error), data, batches and rollout error, a cosine schedule, and half of
     APEBench's steps. Unlike FNO, SGNO predicts the change of the state.
 
-    We fixed the steps, and the order in which scenarios are left out if time runs short (the last one first), before measuring.
+    We fixed the steps, and the order in which scenarios are left out if time runs short (the last one first), before
+    measuring.
     """
 
     notes = "Mean rollout errors of three seeds, and their range."

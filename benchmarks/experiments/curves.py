@@ -157,11 +157,6 @@ def searched(
     return Search(found, [])
 
 
-def ninth_decile(values: Sequence[float]) -> float:
-    """Return the smallest value that nine of ten values do not exceed."""
-    return float(np.quantile(values, 0.9, method="higher"))
-
-
 def rounded(lr: float) -> float:
     """Return a learning rate with the three digits that records have."""
     return float(f"{lr:.3g}")

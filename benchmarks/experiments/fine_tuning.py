@@ -98,7 +98,6 @@ REPORTED_ON = {
     "Allen–Cahn, time 4 to 6": Pair("allen-cahn", _2D, {"time": 4.0}, {"time": 6.0}, _IN_2D),
     "Gray–Scott, kill 0.06 to 0.061": Pair("gray-scott", _2D, {"kill": 0.06}, {"kill": 0.061}, _IN_2D),
 }
-PAIRS = REPORTED_ON | CHOSEN_ON
 
 #: Rule → learning rate for a number of steps and a relative error at the start. The first one is the default of MuSOAP.
 RULES = {
@@ -129,7 +128,7 @@ class Result(NamedTuple):
 class FineTuning(Experiment):
     """Search the best learning rate for each pair and number of steps."""
 
-    pairs: Mapping[str, Pair] = field(default_factory=lambda: PAIRS)
+    pairs: Mapping[str, Pair] = field(default_factory=lambda: REPORTED_ON | CHOSEN_ON)
     lengths: tuple[int, ...] = (30, 300, 1000, 3000)
     seed: int = 0
 
@@ -161,9 +160,8 @@ class FineTuning(Experiment):
     def default_run(self, records: Any, name: str, steps: int) -> Run | None:
         """Return the run at the default rate, or None while the error at the start is unknown."""
         middle = self.run(name, steps, rounded(default_lr(steps + OFFSET)))
-        for metrics in metrics_of(records, {name: middle}).values():
-            return self.run(name, steps, rounded(trained_lr(steps, metrics["start"])))
-        return None
+        start = loss_of(records.get(middle), "start")
+        return self.run(name, steps, rounded(trained_lr(steps, start))) if math.isfinite(start or math.inf) else None
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs. A length begins after the previous one is finished."""

@@ -25,8 +25,6 @@ from experiments.tasks import TINY, Task
 from experiments.training import remembered, run_of
 from neuralop_mup.lab.records import Run
 
-SAMPLES = (10, 40, 160)
-WEIGHTS = (0.0, 0.01, 0.1, 1.0, 10.0)
 #: Burgers also has a loss of the initial state, with weight 1.
 PROBLEMS = {
     "darcy-pino": Task({"problem": "darcy-pino", "data": {"grid": 32, "data_weight": 1.0}}, (16, 16), 24, 400, 10),
@@ -38,10 +36,6 @@ PROBLEMS = {
         10,
     ),
 }
-ADAM_WEIGHTS = (0.0, 0.1, 1.0)
-#: Before Adam was measured, 40 samples were left out to save time.
-ADAM_SAMPLES = (10, 160)
-BALANCING = ("SoftAdapt", "ReLoBRaLo", "ConFIG")
 #: A problem on which the weight of 0.1 was not chosen. Its coarse grid resolves the equation poorly.
 HELD_OUT = {
     "navier-stokes": Task(
@@ -59,12 +53,12 @@ class Pino(Experiment):
     """Train untuned MuSOAP and tuned Adam with each weight of the equation on each number of samples."""
 
     problems: Mapping[str, Task] = field(default_factory=lambda: PROBLEMS)
-    samples: tuple[int, ...] = SAMPLES
-    weights: tuple[float, ...] = WEIGHTS
+    samples: tuple[int, ...] = (10, 40, 160)
+    weights: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 10.0)
     seeds: tuple[int, ...] = (0, 1, 2)
-    adam_weights: tuple[float, ...] = ADAM_WEIGHTS
-    adam_samples: tuple[int, ...] = ADAM_SAMPLES
-    balancing: tuple[str, ...] = BALANCING
+    adam_weights: tuple[float, ...] = (0.0, 0.1, 1.0)
+    adam_samples: tuple[int, ...] = (10, 160)  # before Adam was measured, 40 samples were left out to save time
+    balancing: tuple[str, ...] = ("SoftAdapt", "ReLoBRaLo", "ConFIG")
 
     about = "whether an equation in the loss helps or hurts, by number of samples and weight"
     notes = (

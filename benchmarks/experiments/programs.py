@@ -90,7 +90,6 @@ PROGRAMS = {
 }
 #: First multiples of the learning rate in a search, and the largest number of multiples.
 TIMES, _MOST = (1.0, 2.0), 9
-SCHEDULES = ("own", "cosine")
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Programs(Experiment):
     names: tuple[str, ...] = tuple(PROGRAMS)
     seeds: tuple[int, ...] = (0, 1)
     epochs: int | None = None
-    schedules: tuple[str, ...] = SCHEDULES
+    schedules: tuple[str, ...] = ("own", "cosine")
 
     about = "neuralop's scripts and examples with the two lines, relative to their own tuned optimizers"
     notes = (
@@ -303,8 +302,8 @@ def checkout() -> Path:
     folder = os.environ.get(CHECKOUT)
     if folder and Path(folder, "scripts", "train_burgers.py").is_file():
         return Path(folder)
-    problem = f"{CHECKOUT} is {folder!r}, which has no scripts/train_burgers.py" if folder else f"{CHECKOUT} is not set"
     # A missing file does not count as the result of a run, because it may exist the next time.
     raise nm.MupError(
-        f"{problem}. Set it to the folder of a checkout of github.com/neuraloperator/neuraloperator at commit {COMMIT[:7]}."
+        f"{CHECKOUT} is {folder!r}, which has no scripts/train_burgers.py. Set it to the folder of a checkout of "
+        f"github.com/neuraloperator/neuraloperator at commit {COMMIT[:7]}."
     ) from FileNotFoundError(folder or CHECKOUT)

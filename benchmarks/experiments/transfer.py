@@ -67,7 +67,6 @@ class Transfer(Experiment):
     only_moves : mapping of str to tuple of str, optional
         Optimizer → moves; by default all.
     seeds : tuple of int
-    small : bool
     """
 
     about: str
@@ -76,7 +75,6 @@ class Transfer(Experiment):
     optimizers: Mapping[str, tuple[dict[str, Any], float | None]] = field(default_factory=lambda: OPTIMIZERS)
     only_moves: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
-    small: bool = False
 
     notes = (
         "Regret: error at the target with the best rate of the base, divided by the lowest error, minus 1. Drift: best rate "
@@ -85,9 +83,11 @@ class Transfer(Experiment):
 
     def tiny(self) -> Transfer:
         """Return the last move with small models and all optimizers."""
-        problem = {**PROBLEMS["darcy"], "width": 8, "grid": 16, "modes": (16, 16), "fewest": (4, 4), "steps": 50}
-        moves = dict(list(self.moves.items())[-1:])
-        return replace(self, problems={"darcy": problem}, moves=moves, only_moves={}, seeds=(0,), small=True)
+        size = {"width": 8, "grid": 16, "modes": (16, 16), "fewest": (4, 4), "steps": 50}
+        problem = {**PROBLEMS["darcy"], **size, "samples": 40, "data": {"n_val": 20, "n_test": 20}}
+        return replace(
+            self, problems={"darcy": problem}, moves=dict([list(self.moves.items())[-1]]), only_moves={}, seeds=(0,)
+        )
 
     def cells(self) -> Iterator[Cell]:
         """Return problems, moves and optimizers, in the order of training."""
@@ -107,10 +107,9 @@ class Transfer(Experiment):
             settings = {**settings, **f.get("under_mup", {})}
         if end == 0 and "kernel_init" not in settings:  # at the base all rules are SP, bit for bit, so they share their runs
             settings = {**settings, "rule": "standard"}
-        samples = {"n_train": 40, "n_val": 20, "n_test": 20} if self.small else {"n_train": f["samples"]}
         config = {
             "problem": problem,
-            "data": {"grid": f["grid"], **f.get("data", {}), **samples},
+            "data": {"grid": f["grid"], **f.get("data", {}), "n_train": f["samples"]},
             "steps": f["steps"],
             "batch_size": f["batch"],
             "model": _model(f),
