@@ -82,10 +82,9 @@ def print_missing(experiment: Any, used: UsedRecords) -> None:
         others = f" and {len(names) - 3} more" if len(names) > 3 else ""
         print(f"{len(missing)} runs are missing: {'; '.join(names[:3])}{others}.", file=sys.stderr)
     if refused := {label for source in used.sources for label in getattr(source, "refused", ())}:
-        names = sorted({label[0] for label in refused})[:3]
+        names = ", ".join(sorted({label[0] for label in refused})[:3])
         print(
-            f"{len(refused)} records were not used because rules or settings have changed, such as {', '.join(names)}.",
-            file=sys.stderr,
+            f"{len(refused)} records were not used because rules or settings have changed, such as {names}.", file=sys.stderr
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from experiments.against_tuned import Adam
 from experiments.contenders import MUSOAP
 from experiments.experiment import Experiment
-from experiments.law_settings import CENTRE, PROBLEMS
+from experiments.law_settings import PROBLEMS
 from experiments.pages import NAMES, dotted, mean_and_range, named, table
 from experiments.records import loss_of, missing, test_errors
 from experiments.tasks import APEBENCH, FURTHER, LAYERS, SUITE, TINY, Task
@@ -87,18 +87,8 @@ def default_configs() -> dict[str, Config]:
     found = {}
     for name in ("burgers", "darcy", "allen-cahn", "korteweg-de-vries", "gray-scott"):
         own = PROBLEMS[name]
-        axes = len(own["modes"])
-        found[name] = {
-            "problem": name,
-            "data": {"n_train": own["samples"], "grid": own["grid"]},
-            "steps": 1000,
-            "batch_size": CENTRE["batch"],
-            "model": {"n_layers": CENTRE["depth"], "n_modes": own["modes"], "hidden_channels": {1: 48, 2: 24}[axes]},
-            "base": {"n_layers": CENTRE["depth"], "n_modes": (MODES,) * axes, "hidden_channels": WIDTH},
-            "optimizer": "soap",
-            "lr": 0.03,
-            "kernel_init": "small",
-        }
+        config = {"problem": name, "data": {"n_train": own["samples"], "grid": own["grid"]}}
+        found[name] = Task(config, own["modes"], {1: 48, 2: 24}[len(own["modes"])], 1000).run_config(MUSOAP)
     return found
 
 

@@ -107,23 +107,20 @@ class SizeCurves(Experiment):
     def draw(self, records: Any, path: Path) -> None:
         """Draw a figure for the width and one for the modes."""
         for panel in self.panels:
-            self._draw(records, panel, path.with_name(f"{path.stem}-{panel}{path.suffix}"))
-
-    def _draw(self, records: Any, panel: str, path: Path) -> None:
-        name, _, rule = PANELS[panel]
-        figure, both = style.new_figure(8.4, 3.5, columns=2, layout="constrained", sharey=True, sharex=True)
-        for axes, own in zip(both, ("standard", rule), strict=True):
-            for colour, (size, errors) in zip(style.SIZES, self.errors(records, panel, own).items(), strict=False):
-                _draw_curve(axes, errors, colour, f"{name} {_label(size)}")
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            axes.set_title(_NAMES[own], fontsize=style.TITLE)
-            axes.set_xlabel("learning rate", fontsize=style.TITLE)
-            style.ticks_at(axes, self.rates)
-            style.value_axis(axes)
-        both[0].set_ylabel("test error", fontsize=style.TITLE)
-        both[1].legend(fontsize=style.TEXT, frameon=False)
-        style.save(figure, path)
+            name, _, rule = PANELS[panel]
+            figure, both = style.new_figure(8.4, 3.5, columns=2, layout="constrained", sharey=True, sharex=True)
+            for axes, own in zip(both, ("standard", rule), strict=True):
+                for colour, (size, errors) in zip(style.SIZES, self.errors(records, panel, own).items(), strict=False):
+                    _draw_curve(axes, errors, colour, f"{name} {_label(size)}")
+                axes.set_xscale("log", base=2)
+                axes.set_yscale("log")
+                axes.set_title(_NAMES[own], fontsize=style.TITLE)
+                axes.set_xlabel("learning rate", fontsize=style.TITLE)
+                style.ticks_at(axes, self.rates)
+                style.value_axis(axes)
+            both[0].set_ylabel("test error", fontsize=style.TITLE)
+            both[1].legend(fontsize=style.TEXT, frameon=False)
+            style.save(figure, path.with_name(f"{path.stem}-{panel}{path.suffix}"))
 
 
 def _draw_curve(axes: Any, errors: dict[float, list[float]], colour: str, label: str) -> None:

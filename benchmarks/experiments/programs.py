@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -149,14 +150,12 @@ class Programs(Experiment):
         first, *others = self.seeds
         for name in self.names:
             yield from missing(records, (self.run(name, "two lines", 1.0, first), self.run(name, "own", 1.0, first)))
-        for name in self.names:
-            for schedule in self.schedules:
-                rates = self._searched(records, name, schedule).missing
-                yield from missing(records, (self.run(name, schedule, times, first) for times in rates))
-        for seed in others:
-            for name in self.names:
-                settings = [("two lines", 1.0), ("own", 1.0), self.tuned(records, name)]
-                yield from missing(records, (self.run(name, *own, seed) for own in dict.fromkeys(settings) if own))
+        for name, schedule in product(self.names, self.schedules):
+            rates = self._searched(records, name, schedule).missing
+            yield from missing(records, (self.run(name, schedule, times, first) for times in rates))
+        for seed, name in product(others, self.names):
+            settings = [("two lines", 1.0), ("own", 1.0), self.tuned(records, name)]
+            yield from missing(records, (self.run(name, *own, seed) for own in dict.fromkeys(settings) if own))
 
     def _searched(self, records: Any, name: str, schedule: str) -> Search:
         """Return the state of the search with the first seed."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, wraps
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -135,14 +136,11 @@ class _Stage:
 
     def __init__(self, loader: Any, batches: int) -> None:
         self.dataset, self.generator, self.batch_size = loader.dataset, loader.generator, loader.batch_size
-        self._batches, self._all_batches = batches, self._endless(loader)
+        size, self._batches = min(self.batch_size, len(self.dataset)), batches
+        self._all_batches = (batch for epoch in repeat(loader) for batch in epoch if len(batch["x"]) == size)
 
     def __len__(self) -> int:
         return self._batches
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        return (next(self._all_batches) for _ in range(self._batches))
-
-    def _endless(self, loader: Any) -> Iterator[dict[str, torch.Tensor]]:
-        while True:
-            yield from (batch for batch in loader if len(batch["x"]) == min(self.batch_size, len(self.dataset)))
+        return islice(self._all_batches, self._batches)

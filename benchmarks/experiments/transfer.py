@@ -135,11 +135,10 @@ class Transfer(Experiment):
 
     def missing_runs(self, records: Any) -> Iterator[Run]:
         """Return the missing runs: both searches of a cell, then its further seeds."""
-        for cell in self.cells():
-            for end in (0, 1):
-                first_seed = [(lr, self.seeds[0]) for lr in self.searched(records, cell, end).missing]
-                runs = first_seed or product(self.rates(records, cell, end), self.seeds)
-                yield from missing(records, [self.run(cell, end, *run) for run in runs])
+        for cell, end in product(self.cells(), (0, 1)):
+            first_seed = [(lr, self.seeds[0]) for lr in self.searched(records, cell, end).missing]
+            runs = first_seed or product(self.rates(records, cell, end), self.seeds)
+            yield from missing(records, [self.run(cell, end, *run) for run in runs])
 
     def rates(self, records: Any, cell: Cell, end: int) -> list[float]:
         """Return the rates that all seeds use after the search."""
