@@ -91,9 +91,7 @@ class Temporaries(TorchDispatchMode):
         Largest number of bytes that were in use at the same time.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.held, self.most = 0, 0
+    held = most = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from neuralop import Trainer
 
 
 def main() -> None:
@@ -21,10 +22,6 @@ def main() -> None:
     sys.path[0] = str(Path(program).parent)  # as if the program were called directly
     torch.set_num_threads(1)
     torch.manual_seed(int(seed))
-    import matplotlib
-    from neuralop import Trainer
-
-    matplotlib.use("Agg")
     seen: dict[str, Any] = {}
     train = Trainer.train
 
@@ -46,8 +43,6 @@ def errors_of(seen: dict[str, Any], namespace: dict[str, Any]) -> dict[str, floa
 
     A program without a trainer is evaluated by the names ``model`` and ``data_processor``.
     """
-    from neuralop import Trainer
-
     trainer = seen.get("trainer")
     if trainer is None:
         trainer = Trainer(model=namespace["model"], n_epochs=0, data_processor=namespace.get("data_processor"))

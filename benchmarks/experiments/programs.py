@@ -46,7 +46,7 @@ _DATA = Path("neuralop", "data", "datasets", "data")
 # The loader for Darcy downloads data if this file does not exist, although it never reads it.
 _MARKER_FILE = "darcy_train_32.pt"
 # neuralop's Trainer loads its checkpoints in a way that torch.load rejects by default since 2.6.
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "MPLBACKEND": "Agg"}
 # Text that runs replace: the number of epochs, and assignments of the optimizer and of the scheduler.
 _CALL = r"\((?:[^()]|\([^()]*\))*\)"
 _EPOCHS = re.compile(r"(?<=n_epochs=)[\w.]+|(?<=range\()config\.opt\.n_epochs")

@@ -64,16 +64,12 @@ SHARES = {"a cooldown of half": 0.5, "a cooldown of three tenths": 0.3}
 COOLDOWN, UNCHANGED = next(iter(SHARES)), "the weights as they are"
 
 
-def _growing_average(average: torch.Tensor, weights: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """Return an average of about the last tenth of all weights."""
-    return torch.lerp(average, weights, 10 / (int(number) + 10))
-
-
 #: Name → arguments of torch's AveragedModel.
 AVERAGES = {
     "average of 100 steps": {"multi_avg_fn": get_ema_multi_avg_fn(0.99)},
     "average of 1,000 steps": {"multi_avg_fn": get_ema_multi_avg_fn(0.999)},
-    "average of the last tenth": {"avg_fn": _growing_average},
+    # An average of about the last tenth of all weights.
+    "average of the last tenth": {"avg_fn": lambda average, own, number: torch.lerp(average, own, 10 / (int(number) + 10))},
 }
 
 
