@@ -191,8 +191,8 @@ class AgainstTuned:
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return the tables and the ratios that pages quote."""
-        said, rows, timed, ratios = {}, [], {}, {}
-        for name, (adam, errors) in self.results(records).items():
+        said, rows, timed, ratios, results = {}, [], {}, {}, self.results(records)
+        for name, (adam, errors) in results.items():
             theirs = fmean(errors[""])
             for who in ("MuSOAP", *self.others):
                 if who in errors:
@@ -206,10 +206,9 @@ class AgainstTuned:
         means = []
         for who, own in ratios.items():
             trained = list(filter(math.isfinite, own.values())) or [math.inf]
-            said[f"{dotted(who)}.mean"], said[f"{dotted(who)}.most"] = texts = [
-                f"{value:.2f}" for value in (geometric_mean(trained), max(own.values()))
-            ]
-            means.append([who, str(len(own)), *texts])
+            mean, most = f"{geometric_mean(trained):.2f}", f"{max(own.values()):.2f}"
+            said |= {f"{dotted(who)}.mean": mean, f"{dotted(who)}.most": most}
+            means.append([who, str(len(own)), mean, most])
         if self.others:
             said["others"] = table(["untuned", "problems", "mean ratio", "largest"], means)
         if timed:
@@ -217,12 +216,11 @@ class AgainstTuned:
             rows = [[named(name), *(f"{value:.2f}" for value in own)] for name, own in timed.items()]
             said["shares"] = table(heads, rows)
             said["least"], said["most"] = (f"{end(own[-1] for own in timed.values()):.2f}" for end in (min, max))
-        if held_out := [own for name, own in timed.items() if self.tasks[name].config["problem"] not in CHOSEN_ON]:
-            said["held-out"] = str(len(held_out))
-            said["held-out.steps"], _, said["held-out.time"] = (
-                f"{median(values):.2f}" for values in zip(*held_out, strict=True)
-            )
-            said["seeds"] = str(len(self.seeds))
+        if held_out := [name for name in timed if self.tasks[name].config["problem"] not in CHOSEN_ON]:
+            steps, _, times = (median(values) for values in zip(*(timed[name] for name in held_out), strict=True))
+            seeds = min(len(results[name][1]["MuSOAP"]) for name in held_out)
+            said |= {"held-out": str(len(held_out)), "held-out.steps": f"{steps:.2f}", "held-out.time": f"{times:.2f}"}
+            said["seeds"] = str(seeds)
         return said
 
     def draw(self, records: Any, path: Path) -> None:
@@ -236,7 +234,7 @@ class AgainstTuned:
                 times[name] = {s: (s * step, fmean(own) / least) for s, own in found.items() if own}
             draw_times(times, path)
             return
-        curves: dict[str, dict[str, dict[int, list[float]]]] = {}
+        curves = {}
         for name, (_, errors) in done.items():
             config = self.tasks[name].config
             lines = curves.setdefault(config["problem"], {"MuSOAP, untuned": {}, "Adam or AdamW, tuned": {}})

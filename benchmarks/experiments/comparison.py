@@ -202,7 +202,7 @@ class Comparison(Experiment):
 
     def results(self, records: Any) -> Results:
         """Return all results, including those of APEBench's own code."""
-        found: dict[str, dict[str, Result]] = {APEBENCH_FNO: {}}
+        found = {APEBENCH_FNO: {}}
         if self.apebench_runs is not None:
             for line in map(json.loads, self.apebench_runs.read_text(encoding="utf-8").splitlines()):
                 found[APEBENCH_FNO].setdefault(line["size"], Result(1e-3, [])).errors.append(line["loss"])

@@ -184,7 +184,7 @@ class Transfer(Experiment):
 
     def numbers(self, records: Any) -> dict[str, str]:
         """Return a table of each measure with a column for each optimizer."""
-        texts: dict[tuple[str, ...], str] = {}
+        texts = {}
         for problem, move, optimizer in self.cells():
             for (measure, name), text in self.measures(records, (problem, move, optimizer)).items():
                 texts[measure, name, move, problem] = text

@@ -129,7 +129,7 @@ class UnknownLength(Experiment):
 
         A ratio is infinite if the training of unknown length failed.
         """
-        found: dict[tuple[str, int], list[float]] = {}
+        found = {}
         for name, seed, steps in product(self.problems, self.seeds, self.lengths):
             record, cosine = records.get(self.run(name, seed)), loss_of(records.get(self.run(name, seed, steps)))
             if record is not None and cosine is not None and math.isfinite(cosine):
