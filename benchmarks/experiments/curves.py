@@ -128,7 +128,7 @@ def searched(
     """Search the best learning rate.
 
     The search begins at ``start`` and at a factor to either side. Then it tries half and twice the best rate until both were
-    tried, so that the best rate is not at an edge. It ends if all trainings failed.
+    tried, so that the best rate is not at an edge.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def searched(
         if unmeasured := [lr for lr in requested if errors[lr] is None]:
             return Search(found, unmeasured)
         best = min(found, key=found.__getitem__)
-        neighbours = (rounded(best / 2), rounded(best * 2)) if math.isfinite(found[best]) else ()
+        neighbours = (rounded(best / 2), rounded(best * 2))
         requested = [lr for lr in neighbours if lr not in found][: max(0, most - len(found))]
     return Search(found, [])
 

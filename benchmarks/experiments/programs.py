@@ -158,12 +158,14 @@ class Programs(Experiment):
             yield from missing(records, (self.run(name, *own, seed) for own in dict.fromkeys(settings) if own))
 
     def _searched(self, records: Any, name: str, schedule: str) -> Search:
-        """Return the state of the search with the first seed."""
+        """Return the state of the search with the first seed. It ends if all first runs failed."""
 
         def error_of(times: float) -> float | None:
             return loss_of(records.get(self.run(name, schedule, times, self.seeds[0])))
 
-        return searched(error_of, 1.0, _MOST, factors=TIMES)
+        search = searched(error_of, 1.0, _MOST, factors=TIMES)
+        failed = len(search.errors) >= len(TIMES) and all(map(math.isinf, search.errors.values()))
+        return Search(search.errors, []) if failed else search
 
     def tuned(self, records: Any, name: str) -> tuple[str, float] | None:
         """Return the schedule and the multiple with the lowest error, or None while a search is not finished."""
