@@ -57,9 +57,8 @@ def vrmse(prediction: torch.Tensor, y: torch.Tensor, known: torch.Tensor) -> tor
     ----------
     Ohana et al., "The Well", arXiv 2412.00568.
     """
-    count = known.flatten(2).sum(2)
-    mean = (y * known).flatten(2).sum(2) / count
-    centred = y - mean.reshape(*mean.shape, *[1] * (y.ndim - 2))
+    count, centre = known.flatten(2).sum(2), mean(y, known)
+    centred = y - centre.reshape(*centre.shape, *[1] * (y.ndim - 2))
     variance = mean_square(centred, known) * count / (count - 1)
     return ratio(mean_square(prediction - y, known), variance + 1e-7).sqrt().mean(1)
 
@@ -87,9 +86,14 @@ class _H1ByChannel(H1Loss):
         return x
 
 
+def mean(field: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    """Return the mean over the known points, for each sample and channel: (n, channels)."""
+    return (field * known).flatten(2).sum(2) / known.flatten(2).sum(2)
+
+
 def mean_square(field: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Return the mean square over the known points, for each sample and channel: (n, channels)."""
-    return (field * known).abs().square().flatten(2).sum(2) / known.flatten(2).sum(2)
+    """Return the mean square over the known points, for each sample and channel."""
+    return mean(field.abs().square(), known)
 
 
 def ratio(error: torch.Tensor, size: torch.Tensor) -> torch.Tensor:

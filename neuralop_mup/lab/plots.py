@@ -188,7 +188,7 @@ def plot_ways(ways: Mapping[str, tuple[Sequence[float], float]], path: str | Pat
         axes.plot([column] * len(drawn), drawn, "o", color=colour, alpha=0.7)
         middle = median(errors)
         if math.isfinite(middle):
-            axes.plot([column - 0.3, column + 0.3], [middle] * 2, color=colour, linewidth=2.5)
+            axes.hlines(middle, column - 0.3, column + 0.3, color=colour, linewidth=2.5)
             text = f"{middle:.3g}" + (f"\n{len(errors) - len(drawn)} failed" if len(drawn) < len(errors) else "")
             axes.annotate(text, (column + 0.33, middle), va="center", fontsize=SMALL, color=colour)
     axes.set_ylim(bottom=0)

@@ -14,7 +14,7 @@ from torch import nn
 from neuralop_mup.errors import MupError, error_text
 from neuralop_mup.lab.data.batches import advanced
 from neuralop_mup.lab.data.problem_data import ProblemData
-from neuralop_mup.lab.metrics import METRICS, by_sample, ratio
+from neuralop_mup.lab.metrics import METRICS, by_sample
 
 AT_ONCE = 64  # number of samples in one call of the model
 _FORM = "score(model, data), where further arguments have defaults"
@@ -233,8 +233,7 @@ def rollout_errors(model: Predictor, data: Validation, steps: int) -> list[float
                 "applied to its own predictions. Its number of output channels must equal the number of channels of the "
                 "state."
             )
-        error, size = (field.flatten(1).double().norm(dim=1) for field in (state - truth, truth))
-        errors[number] = float(ratio(error, size).nanmean())
+        errors[number] = float(by_sample(METRICS["l2"], state, {"y": truth}).nanmean())
         if math.isinf(errors[number]):
             break
         x = advanced(x, state, history, data.inputs(min(number + 1, data.n_states - history - 1)))

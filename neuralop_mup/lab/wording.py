@@ -65,5 +65,5 @@ def aligned(rows: Sequence[Sequence[Any]]) -> str:
     """Return a Markdown table with aligned columns. The first row is the header."""
     written = [list(map(number, row)) for row in rows]
     widths = [max(3, *map(len, column)) for column in zip(*written, strict=True)]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in written]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in written]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 import numpy as np
 import torch
@@ -62,8 +61,8 @@ class RowReader:
             sizes = [part.stop - part.start for part in at.values()]
             is_whole = math.prod(sizes) == len(run)
             block = out[first : last + 1] if is_whole else np.empty((math.prod(sizes), *self.shape), out.dtype)
-            filled, ends = block.reshape(*sizes, *self.shape), [0, *accumulate(self.counts)]
-            for variable, start, stop in zip(self.fields.values(), ends, ends[1:], strict=False):
+            filled, ends = block.reshape(*sizes, *self.shape), np.cumsum(self.counts)
+            for variable, start, stop in zip(self.fields.values(), ends - self.counts, ends, strict=True):
                 part = variable.isel(at, missing_dims="ignore")
                 part = part.transpose(SAMPLE, TIME, ..., *self.spaces, missing_dims="ignore")
                 lead, grid = ([part.sizes.get(dim, 1) for dim in dims] for dims in ((SAMPLE, TIME), self.spaces))
