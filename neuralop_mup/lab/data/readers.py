@@ -44,10 +44,10 @@ _PACKED_ATTRS = ("scale_factor", "add_offset", "_Unsigned")
 _MISSING_ATTRS = ("_FillValue", "missing_value")
 
 
-def _until_changed(load: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+def _until_changed(load: Callable[..., dict[str, Any]], maxsize: int = 4) -> Callable[..., dict[str, Any]]:
     """Cache the result of a function that loads a file until the file changes."""
-    kept = functools.lru_cache(maxsize=4)(lambda path, stamp: load(path))
-    return functools.wraps(load)(lambda path: kept(path, stamp_of(path)))
+    kept = functools.lru_cache(maxsize)(lambda path, stamp, **key: load(path, **key))
+    return functools.wraps(load)(lambda path, **key: kept(path, stamp_of(path), **key))
 
 
 # NumPy and torch
@@ -85,22 +85,12 @@ def _read_npz(path: Path) -> list[Dataset]:
                 start += sum(struct.unpack("<HH", file.read(4))) + info.header_offset + 30
                 found[key] = flat_array(path, key, start, shape, in_columns, dtype)
             else:
-                found[key] = Stored(_Unpacked, path, key, shape, dtype, in_columns)
+                found[key] = Stored(functools.partial(_unpacked, key=key), path, key, shape, dtype, in_columns)
     return [dataset_of(found, str(path))]
 
 
-class _Unpacked(dict):
-    """The arrays in a compressed .npz file. Each is unpacked on first access."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __missing__(self, key: str) -> Flat:
-        return _unpacked(self.path, key, stamp_of(self.path))
-
-
-@functools.lru_cache(maxsize=1024)
-def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
+@functools.partial(_until_changed, maxsize=1024)
+def _unpacked(path: str, key: str) -> dict[str, Flat]:
     """Unpack an array once into a temporary file, which is removed together with the result."""
     with (
         zipfile.ZipFile(path) as archive,
@@ -111,7 +101,7 @@ def _unpacked(path: str, key: str, stamp: tuple) -> Flat:
         shutil.copyfileobj(member, whole)
     found = Flat(whole.name, 0, shape[:: -1 if in_columns else 1], dtype)
     weakref.finalize(found, os.remove, whole.name)
-    return found
+    return {key: found}
 
 
 @_until_changed
