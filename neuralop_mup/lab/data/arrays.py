@@ -106,13 +106,14 @@ class Stored(BackendArray):
     path : path
     key : str
     shape : sequence of int
+        Shape in the file.
     dtype : dtype
     reversed : bool, default False
         Whether the file stores the axes in reverse order, as MATLAB does.
     chunks : sequence of int, optional
         Shape of the chunks in which the file stores the array.
     offset : int, optional
-        Position of the first byte, if the file stores the array contiguously and uncompressed.
+        Position of the first byte, if the file stores the array contiguously and uncompressed. Ignored for reversed axes.
     """
 
     def __init__(
@@ -127,8 +128,10 @@ class Stored(BackendArray):
         offset: int | None = None,
     ) -> None:
         self.opener, self.path, self.key = opener, str(path), key
-        self.shape, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
-        self.chunks, self.offset = tuple(chunks or ()), offset
+        self.stored, self.dtype, self.reversed = tuple(shape), np.dtype(dtype), reversed
+        turn = slice(None, None, -1 if reversed else 1)
+        self.shape, self.chunks = self.stored[turn], tuple(chunks or ())[turn]
+        self.offset = None if reversed else offset
 
     def __getitem__(self, key: Any) -> Any:
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
@@ -166,12 +169,11 @@ class Stored(BackendArray):
         if place not in OPEN.files:
             OPEN.files[place] = self.opener(self.path)
         array = OPEN.files[place][self.key]
-        shape = tuple(array.shape)[::-1] if self.reversed else tuple(array.shape)
         # xarray would silently cast a different dtype, and would cast complex numbers to their real parts.
-        if (shape, np.dtype(array.dtype)) != (self.shape, self.dtype):
+        if (tuple(array.shape), np.dtype(array.dtype)) != (self.stored, self.dtype):
             raise ValueError(
-                f"the array has dtype {array.dtype} and shape {shape}, but had dtype {self.dtype} and shape {self.shape} "
-                "before"
+                f"the array has dtype {array.dtype} and shape {array.shape}, but had dtype {self.dtype} and shape "
+                f"{self.stored} before"
             )
         OPEN.files[place, self.key] = array
         return array
@@ -179,8 +181,8 @@ class Stored(BackendArray):
 
 def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
     """Return an array that is stored contiguously in a file, starting at a byte offset."""
-    opener = partial(_flat, key=key, offset=offset, shape=tuple(shape)[:: -1 if reversed else 1], dtype=dtype)
-    return Stored(opener, path, key, shape, dtype, reversed, offset=None if reversed else offset)
+    opener = partial(_flat, key=key, offset=offset, shape=shape, dtype=dtype)
+    return Stored(opener, path, key, shape, dtype, reversed, offset=offset)
 
 
 def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:

@@ -54,7 +54,7 @@ def _until_changed(load: Callable[..., dict[str, Any]], maxsize: int = 4) -> Cal
 
 
 def _header(path: Path, key: str, file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the shape, memory order and dtype of an array in NumPy's format. The array data follows in the file."""
+    """Read the stored shape, memory order and dtype of an array in NumPy's format. The array data follows in the file."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, in_columns, dtype = read(file)
@@ -63,7 +63,7 @@ def _header(path: Path, key: str, file: Any) -> tuple[tuple[int, ...], bool, np.
             f"{key} in {path} contains Python objects, which may execute code when they are loaded. Save a numeric array, "
             f"np.asarray({key}, dtype='float32')."
         )
-    return shape, in_columns, dtype
+    return shape[:: -1 if in_columns else 1], in_columns, dtype
 
 
 def _read_npy(path: Path) -> list[Dataset]:
@@ -97,9 +97,9 @@ def _unpacked(path: str, key: str) -> dict[str, Flat]:
         archive.open(f"{key}.npy") as member,
         tempfile.NamedTemporaryFile(delete=False) as whole,
     ):
-        shape, in_columns, dtype = _header(Path(path), key, member)
+        shape, _, dtype = _header(Path(path), key, member)
         shutil.copyfileobj(member, whole)
-    found = Flat(whole.name, 0, shape[:: -1 if in_columns else 1], dtype)
+    found = Flat(whole.name, 0, shape, dtype)
     weakref.finalize(found, os.remove, whole.name)
     return {key: found}
 
@@ -107,18 +107,17 @@ def _unpacked(path: str, key: str) -> dict[str, Flat]:
 @_until_changed
 def _tensors(path: str) -> dict[str, np.ndarray]:
     """Return the tensors in nested dicts and sequences, memory-mapped if possible. A pair is read as x and y."""
-    return _tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)))
+    return dict(_tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))))
 
 
-def _tensors_in(key: str, value: Any) -> dict[str, np.ndarray]:
+def _tensors_in(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     if isinstance(value, torch.Tensor):
-        return {key or ONLY_KEY: numpy_of(value)}
+        yield key or ONLY_KEY, numpy_of(value)
     if isinstance(value, (tuple, list)):
         value = dict(zip("xy" if len(value) == 2 else map(str, range(len(value))), value, strict=True))
-    if not isinstance(value, Mapping):
-        return {}
-    parts = [_tensors_in(f"{key}/{name}".strip("/"), entry) for name, entry in value.items()]
-    return {inner: array for part in parts for inner, array in part.items()}
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _tensors_in(f"{key}/{name}".strip("/"), entry)
 
 
 def _read_opened(path: Path, opener: Callable[[str], Mapping[str, Any]]) -> list[Dataset]:
@@ -178,12 +177,11 @@ def _has_bytes(path: Path, entry: h5py.Dataset) -> bool:
 def _variable_of(path: Path, key: str, entry: h5py.Dataset) -> Variable:
     """Return an array of an HDF5 file. Its axes have the names from the file only if all of them are named."""
     reversed = "MATLAB_class" in entry.attrs
-    shape, chunks = (part and part[:: -1 if reversed else 1] for part in (entry.shape, entry.chunks))
     names = [key] if entry.is_scale else [axis[0].name.strip("/") if len(axis) else axis.label for axis in entry.dims]
     is_named = all(names) and len(set(names)) == len(names) and not reversed
-    offset = None if reversed or not _has_bytes(path, entry) else entry.id.get_offset()  # None for chunks
-    array = Stored(_hdf5, path, key, shape, entry.dtype, reversed, chunks, offset)
-    return lazy(array, names if is_named else unnamed_dims(key, len(shape)), _plain(entry.attrs))
+    offset = entry.id.get_offset() if _has_bytes(path, entry) else None  # None for chunks
+    array = Stored(_hdf5, path, key, entry.shape, entry.dtype, reversed, entry.chunks, offset)
+    return lazy(array, names if is_named else unnamed_dims(key, entry.ndim), _plain(entry.attrs))
 
 
 def _sample_groups(names: Sequence[str]) -> set[str]:
