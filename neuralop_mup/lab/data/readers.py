@@ -22,7 +22,8 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from xarray import Dataset, Variable, decode_cf, open_dataset
+from xarray import Dataset, Variable, open_dataset
+from xarray.conventions import decode_cf_variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import (
@@ -146,10 +147,6 @@ def _matlab(path: str) -> dict[str, np.ndarray]:
     return {k: v for k, v in loadmat(path).items() if isinstance(v, np.ndarray) and v.dtype.kind in "biufc"}
 
 
-def _read_mat(path: Path) -> list[Dataset]:
-    return _read_hdf5(path) if h5py.is_hdf5(path) else _read_opened(path, _matlab)
-
-
 def _hdf5(path: str) -> Any:
     return h5py.File(path, "r")
 
@@ -220,83 +217,78 @@ def _linked_files(path: Path, entries: Sequence[Any]) -> list[str]:
 
 
 def _read_hdf5(path: Path) -> list[Dataset]:
-    """Read arrays by path. If each group is a sample, ``*`` replaces the group names in the keys.
+    """Read arrays by path. If each group is a sample, ``*`` replaces the group names in the keys and in ``attrs``.
 
     The arrays of such groups are joined along a new sample axis. An array that is equal in all groups and has at most one
     axis is not repeated. If lengths or coordinates differ, the result contains one Dataset per group.
     """
     whole: dict[str, Variable] = {}
-    samples: Mapping[str, dict[str, Variable]] = defaultdict(dict)
+    samples: dict[str, dict[str, Variable]] = defaultdict(dict)
     attrs: dict[str, Any] = {"file": str(path)}
     with h5py.File(path, "r") as file:
-        attrs[""] = _plain(file.attrs)
-        entries = dict(_entries(path, "", file))
+        entries = {"": file, **dict(_entries(path, "", file))}
         groups = _sample_groups(list(entries))
         distinct = {entry: group for group, entry in entries.items() if group in groups}  # a link does not add a sample
         for key, entry in entries.items():
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
-            if star in attrs or (group in groups and distinct[entries[group]] != group):
-                continue  # the attributes of the first sample are used for all
             if not _is_array(key, entry):
-                attrs[star] = _plain(entry.attrs)
+                attrs.setdefault(star, _plain(entry.attrs))  # the attributes of the first sample are used for all
             elif group in groups:
-                samples[group][star] = _variable_of(path, key, entry)
+                samples[distinct[entries[group]]][star] = _variable_of(path, key, entry)
             else:
                 whole[star] = _variable_of(path, key, entry)
         attrs["linked"] = _linked_files(path, list(entries.values()))
+    whole = _decoded(whole)
+    if not samples:
+        return [Dataset(whole, attrs=attrs)]
     # HDF5 lists run10 before run2, but arrays with one entry per sample follow the numbers.
-    samples = dict(sorted(samples.items(), key=lambda sample: [*map(int, re.findall(r"\d+", sample[0]))]))
-    parts = [_decoded(fields) for fields in samples.values()]  # each group may have its own packing
-    shared = {star: part for star, part in (parts[0] if parts else {}).items() if _is_equal([p.get(star) for p in parts])}
-    parts = [{star: part for star, part in fields.items() if star not in shared} for fields in parts]
+    names = sorted(samples, key=lambda name: [*map(int, re.findall(r"\d+", name))])
+    parts = [_decoded(samples[name]) for name in names]  # each group may have its own packing
+    whole |= {star: part for star, part in parts[0].items() if _is_equal([fields.get(star) for fields in parts])}
+    parts = [{star: part for star, part in fields.items() if star not in whole} for fields in parts]
     differs = any(is_coordinate(star, part) and part.ndim < 2 for fields in parts for star, part in fields.items())
     if not differs and len({tuple((star, part.shape) for star, part in fields.items()) for fields in parts}) < 2:
-        joined = {star: join_variables([fields[star] for fields in parts]) for star in (parts[0] if parts else ())}
-        return [Dataset(_decoded(whole) | shared | joined, attrs=attrs)]
-    found = []
-    for group, fields in zip(samples, parts, strict=True):
-        single = {star: part if _is_axis(star, part) else join_variables([part]) for star, part in fields.items()}
-        found.append(Dataset(_decoded(whole) | shared | single, attrs=attrs | {"file": f"{path}/{group}"}))
+        return [Dataset(whole | _stacked(parts), attrs=attrs)]
+    return [
+        Dataset(whole | _stacked([fields]), attrs=attrs | {"file": f"{path}/{name}"})
+        for name, fields in zip(names, parts, strict=True)
+    ]
+
+
+def _stacked(samples: Sequence[Mapping[str, Variable]]) -> dict[str, Variable]:
+    """Join the arrays of samples along a new axis. The coordinate of an axis belongs to a single sample and is kept."""
+    found = {}
+    for star, first in samples[0].items():
+        is_axis = first.ndim == 1 and first.size > 1 and is_coordinate(star, first)
+        found[star] = first if is_axis else join_variables([fields[star] for fields in samples])
     return found
-
-
-def _is_axis(key: str, variable: Variable) -> bool:
-    """Return whether an array is the coordinate of an axis."""
-    return variable.ndim == 1 and variable.size > 1 and is_coordinate(key, variable)
 
 
 def _is_equal(parts: Sequence[Variable | None]) -> bool:
     """Return whether an array with at most one axis exists in all groups with equal values. Others are not compared."""
-    first = parts[0]
-    if first is None or first.ndim > 1 or any(part is None or part.shape != first.shape for part in parts):
+    if len({None if part is None else part.shape for part in parts}) > 1 or parts[0].ndim > 1:
         return False
-    values = first.values
-    return all(
-        np.array_equal(values, part.values, equal_nan=values.dtype.kind in "fc") for part in parts[1:] if part is not None
-    )
+    values = parts[0].values
+    return all(np.array_equal(values, part.values, equal_nan=values.dtype.kind in "fc") for part in parts[1:])
 
 
 def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
     """Unpack packed values and replace missing ones by NaN, following the CF conventions. Times remain numbers."""
-    coded = []
-    for variable in variables.values():
+    found = dict(variables)
+    for key, variable in variables.items():
         for name in {*_PACKED_ATTRS, *_MISSING_ATTRS} & variable.attrs.keys():
             if np.size(variable.attrs[name]) == 1:  # NetCDF 4 stores an array with one entry, which xarray does not expect
                 variable.attrs[name] = np.ravel(variable.attrs[name])[0]
         missing = [np.ravel(variable.attrs.get(name, np.nan))[0] for name in _MISSING_ATTRS]
         is_packed = any(name in variable.attrs for name in _PACKED_ATTRS)
-        coded.append(variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))))
-    if not any(coded):
-        return dict(variables)
-    found = decode_cf(Dataset(variables), decode_times=False, decode_timedelta=False, decode_coords=False)
-    return {key: found[key].variable for key in variables}
+        if variable.dtype.kind in "biuf" and (is_packed or any(np.isfinite(missing))):
+            found[key] = decode_cf_variable(key, variable, decode_times=False, decode_timedelta=False)
+    return found
 
 
 def _read_netcdf(path: Path) -> list[Dataset]:
-    """Read NetCDF 4 files as HDF5, and older NetCDF files with scipy."""
-    if h5py.is_hdf5(path):
-        return _read_hdf5(path)
+    """Read a NetCDF file older than NetCDF 4."""
     found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
     return [found.assign_attrs({"file": str(path)})]
 
@@ -330,13 +322,14 @@ def _read_zarr(path: Path) -> list[Dataset]:
     return [Dataset(_decoded(found), attrs={"file": str(path)})]
 
 
-#: Functions that read a file, by suffix. Each returns a list with one Dataset, or several if lengths differ.
+#: Functions that read a file, by suffix, unless its content is HDF5, as in newer MATLAB and NetCDF files. Each returns a
+#: list with one Dataset, or several if lengths differ.
 READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
     **dict.fromkeys((".pt", ".pth"), _read_tensors),
     **dict.fromkeys((".h5", ".hdf5"), _read_hdf5),
-    ".mat": _read_mat,
+    ".mat": functools.partial(_read_opened, opener=_matlab),
     **dict.fromkeys((".nc", ".nc4"), _read_netcdf),
     ".zarr": _read_zarr,
 }
@@ -373,7 +366,7 @@ def read_file(path: str | Path) -> list[Dataset]:
     path = Path(path)
     try:
         with reading():
-            return READERS[path.suffix.lower()](path)
+            return _read_hdf5(path) if h5py.is_hdf5(path) else READERS[path.suffix.lower()](path)
     except MupError:
         raise
     except ImportError as error:
