@@ -96,7 +96,14 @@ class Flat:
         return np.array(np.memmap(self.path, self.dtype, "r", self.offset, self.shape)[key])
 
 
-class Stored(BackendArray):
+class _Lazy(BackendArray):
+    """An array that is read in parts, by a method ``read`` for a tuple of integers and slices."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
+
+
+class Stored(_Lazy):
     """An array in a file. It is pickled as a path and a key.
 
     Parameters
@@ -133,9 +140,6 @@ class Stored(BackendArray):
         self.shape, self.chunks = self.stored[turn], tuple(chunks or ())[turn]
         self.offset = None if reversed else offset
 
-    def __getitem__(self, key: Any) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
-
     def read(self, key: tuple) -> np.ndarray:
         """Read the part selected by a tuple of integers and slices. Raise MupError if the file is damaged."""
         with self._damage_reported(), reading():
@@ -163,19 +167,19 @@ class Stored(BackendArray):
 
     def opened(self) -> Any:
         """Return the array object of the library that reads the file."""
-        place = self.opener, self.path, os.getpid()
-        if (place, self.key) in OPEN.files:
-            return OPEN.files[place, self.key]
-        if place not in OPEN.files:
-            OPEN.files[place] = self.opener(self.path)
-        array = OPEN.files[place][self.key]
+        files, place = OPEN.files, (self.opener, self.path, os.getpid())
+        if (place, self.key) in files:
+            return files[place, self.key]
+        if place not in files:
+            files[place] = self.opener(self.path)
+        array = files[place][self.key]
         # xarray would silently cast a different dtype, and would cast complex numbers to their real parts.
         if (tuple(array.shape), np.dtype(array.dtype)) != (self.stored, self.dtype):
             raise ValueError(
                 f"the array has dtype {array.dtype} and shape {array.shape}, but had dtype {self.dtype} and shape "
                 f"{self.stored} before"
             )
-        OPEN.files[place, self.key] = array
+        files[place, self.key] = array
         return array
 
 
@@ -191,25 +195,21 @@ def _flat(path: str, key: str, **place: Any) -> dict[str, Flat]:
 
 def _read_slices(array: Any, key: Sequence[Any]) -> np.ndarray:
     """Read slices. Slices with small steps are read without the step, since HDF5 reads each step separately."""
-    wanted, thinned = [], []
+    wanted, thinned = list(key), []
     for axis, part in enumerate(key):
-        step = part.step if isinstance(part, slice) else None
-        is_small = step not in (None, 1) and math.prod(array.shape[axis + 1 :]) < _FEW
-        wanted.append(slice(part.start, part.stop) if is_small else part)
         if isinstance(part, slice):
-            thinned.append(slice(None, None, step if is_small else None))
+            is_small = math.prod(array.shape[axis + 1 :]) < _FEW
+            wanted[axis] = slice(part.start, part.stop) if is_small else part
+            thinned.append(slice(None, None, part.step) if is_small else slice(None))
     return np.asarray(array[tuple(wanted)])[tuple(thinned)]
 
 
-class Joined(BackendArray):
+class Joined(_Lazy):
     """Variables of the same shape, stacked along a new first axis. ``xarray.concat`` would read all of them."""
 
     def __init__(self, parts: Sequence[Variable]) -> None:
         self.parts, self.shape, self.chunks = parts, (len(parts), *parts[0].shape), ()
         self.dtype = np.result_type(*{part.dtype for part in parts})
-
-    def __getitem__(self, key: Any) -> Any:
-        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.BASIC, self.read)
 
     def read(self, key: tuple) -> np.ndarray:
         """Read the part selected by a tuple of integers and slices."""
@@ -263,9 +263,8 @@ def dataset_of(arrays: Mapping[str, Any], file: str = "the given data") -> Datas
     """
     made = {}
     for key, values in arrays.items():
-        variable = getattr(values, "variable", values)
-        dims = variable.dims if isinstance(variable, Variable) else unnamed_dims(key, len(variable.shape))
-        made[key] = lazy(variable, dims)
+        dims = getattr(values, "dims", None) or unnamed_dims(key, len(values.shape))
+        made[key] = lazy(getattr(values, "variable", values), dims)
     try:
         return Dataset(made, attrs={"file": file})
     except ValueError as error:

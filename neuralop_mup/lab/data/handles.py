@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,7 @@ GAP = 2**16  # size in bytes of a gap that is faster to read than to skip with a
 class _Open(threading.local):
     """Open files of a thread, by function, path and process id, since a handle must not survive a fork."""
 
-    def __init__(self) -> None:
-        self.files: dict[tuple, Mapping[str, Any]] = {}
-        self.depth = 0
+    files: dict[Any, Any] | None = None  # None outside of a block of :func:`reading`
 
 
 OPEN = _Open()
@@ -28,13 +26,12 @@ OPEN = _Open()
 @contextmanager
 def reading() -> Iterator[None]:
     """Keep files open within the block and close them at its end, since an open HDF5 file cannot be written by others."""
-    OPEN.depth += 1
+    outer = OPEN.files
+    OPEN.files = {} if outer is None else outer
     try:
         yield
     finally:
-        OPEN.depth -= 1
-        if not OPEN.depth:
-            OPEN.files.clear()
+        OPEN.files = outer
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:
