@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,6 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
     made = {split: [next(checked) for _ in group] for split, group in found.items()}
     for group in made.values():
         for data in group:
-            _check_alike(data, next(iter(made.values()))[0], _channels_of)
             _check_alike(data, group[0], grid_of)
     return made
 
@@ -82,8 +82,7 @@ def select(data: Dataset, every: Any, crop: Any) -> Dataset:
                 f"in {data.attrs['file']}. Use a range within these points, or None for the end: "
                 f"crop={{{dim!r}: ({max(ends[0] or 0, 0)}, None)}}."
             )
-    data = data.isel({dim: slice(*ends) for dim, ends in ranges.items()})
-    data = data.isel({dim: slice(None, None, step) for dim, step in steps.items()})
+    data = data.isel({dim: slice(*ranges.get(dim, (None, None)), steps.get(dim)) for dim in {**ranges, **steps}})
     if min(grid_of(data)) < LEAST:
         raise MupError(
             f"every and crop reduce the grid of {data.attrs['file']} to {grid_of(data)}, but each axis needs at least "
@@ -98,12 +97,11 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
     if not read["y"] and not read["time_step"]:
         _check_unpaired([data for group in raw.values() for data in group])
     for split, group in raw.items():
-        found[split] = []
         for data in group:
             made = with_roles(data, read, group)
             if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
                 read = {**read, "dims": made.attrs["words"]}
-            found[split].append(made)
+            found.setdefault(split, []).append(made)
     return found
 
 
@@ -121,16 +119,14 @@ def _check_unpaired(group: Sequence[Dataset]) -> None:
 
 
 def _in_order_of(first: Dataset, data: Dataset) -> Dataset:
-    """Return a file with its grid axes in the same order as in the first file."""
+    """Return a file with its grid axes in the same order as in the first file. Raise MupError for different fields."""
+    _check_alike(data, first, _channels_of)
     spaces, own = spaces_of(first), spaces_of(data)
-    files = f"{data.attrs['file']} and {first.attrs['file']}"
-    if len(own) != len(spaces):
-        return data  # _check_alike raises an error for a different number of axes
     if set(own) != set(spaces):
         words = [word for word in (SAMPLE, TIME) if word in first.sizes] + spaces
         raise MupError(
-            f"{files} have the axes {', '.join(own)} and {', '.join(spaces)}, and it is not clear which of them correspond. "
-            f"Name each axis with {option(dims=' '.join(words))}."
+            f"{data.attrs['file']} and {first.attrs['file']} have the axes {', '.join(own)} and {', '.join(spaces)}, and it "
+            f"is not clear which of them correspond. Name each axis with {option(dims=' '.join(words))}."
         )
     return data.assign_attrs(spaces=spaces)
 
@@ -174,14 +170,13 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
     groups = {split: _in_steps(own, group) for split, group in own.sources.items()}
     if is_cut(own):
         groups["all"] = _in_steps(own, _in_pieces(own.sources["all"]))
-    orders = {split: np.arange(n_samples(group)) for split, group in groups.items()}
-    if "all" in orders:
-        n = len(orders.pop("all"))
-        orders |= draw(n, own.split, orders, own.shuffle and not is_cut(own))
+    orders = {split: np.arange(n_samples(group)) for split, group in groups.items() if split != "all"}
+    if "all" in groups:
+        orders |= draw(n_samples(groups["all"]), own.split, orders, own.shuffle and not is_cut(own))
     if own.n_train is not None:
         orders["train"] = _fewer(orders["train"], own)
     found = {}
-    for split in (split for split in SPLITS if split in orders):
+    for split in sorted(orders, key=SPLITS.index):
         parts = groups.get(split) or groups["all"]
         found[split] = WindowReader(parts, orders[split], history, own.check_unchanged, own.nan == "mask")
     total = sum(map(len, found.values()))
@@ -246,9 +241,9 @@ def _in_pieces(group: Sequence[Dataset]) -> list[Dataset]:
     made = []
     for data in group:
         each = data.sizes[TIME] // _PIECES
-        for sample in range(data.sizes.get(SAMPLE, 1)):
-            one = data.isel({SAMPLE: slice(sample, sample + 1)}, missing_dims="ignore")
-            made += [one.isel(time=slice(i * each, (i + 1) * each)) for i in range(_PIECES)]
+        for sample, piece in product(range(n_samples([data])), range(_PIECES)):
+            at = {SAMPLE: slice(sample, sample + 1), TIME: slice(piece * each, (piece + 1) * each)}
+            made.append(data.isel(at, missing_dims="ignore"))
     return made
 
 
@@ -290,19 +285,26 @@ def describe(own: "OwnData") -> dict[str, str]:
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
-    found = {"read as": f"{channels}; {counts}", "format": first.attrs["format"]}
     defaults = {f.name: f.default for f in fields(own) if f.name not in ("files", "arrays", "stamps")}
     changed = {name: getattr(own, name) for name, default in defaults.items() if getattr(own, name) != default}
-    found["files"] = ", ".join(own.paths[:8])
-    found["options"] = option(**changed) if changed else ""
-    found |= {role: described(first, role) for role in ("input", "output")}
-    found["not used"] = ", ".join(first.attrs.get("unused", ()))
-    found["time"] = _time_text(own, train) if train.history else ""
-    found["training"] = f"over {own.rollout} steps" * (own.rollout > 1)
-    for name, (least, most) in first.attrs.get("varying", {}).items():
-        found[name] = f"varies between files from {least:g} to {most:g}; added as a constant input channel"
-    found["nan"] = "filled with the mean and excluded from losses; the last input channel is a mask" * (own.nan == "mask")
-    found["splits"] = _split_text(own)
+    varying = {
+        name: f"varies between files from {least:g} to {most:g}; added as a constant input channel"
+        for name, (least, most) in first.attrs.get("varying", {}).items()
+    }
+    found = {
+        "read as": f"{channels}; {counts}",
+        "format": first.attrs["format"],
+        "files": ", ".join(own.paths[:8]),
+        "options": option(**changed) if changed else "",
+        "input": described(first, "input"),
+        "output": described(first, "output"),
+        "not used": ", ".join(first.attrs.get("unused", ())),
+        "time": _time_text(own, train) if train.history else "",
+        "training": f"over {own.rollout} steps" * (own.rollout > 1),
+        **varying,
+        "nan": "filled with the mean and excluded from losses; the last input channel is a mask" * (own.nan == "mask"),
+        "splits": _split_text(own),
+    }
     return {name: text for name, text in found.items() if text}
 
 
