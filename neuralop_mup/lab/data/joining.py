@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
-from xarray import Dataset
+from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
 from neuralop_mup.lab.data.arrays import (
@@ -69,15 +69,12 @@ def read_files(files: Sequence[str], join: str = "sample", pair: bool = True, un
 def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
     """Combine two files of one array each, named as input and output, into one Dataset. Return other files unchanged."""
     parts = [part for each in found.values() for part in each]
-    arrays = {role_of(path)[1]: part.variables for path, part in zip(found, parts, strict=False)}
-    if not len(parts) == len(found) == 2 or arrays.keys() != {"x", "y"} or any(len(held) != 1 for held in arrays.values()):
+    arrays = {role_of(path)[1]: [*part.variables.values()] for path, part in zip(found, parts, strict=False)}
+    is_pair = arrays.keys() == {"x", "y"} and [len(part.variables) for part in parts] == [1, 1]
+    if not is_pair or all(values.ndim < 2 for (values,) in arrays.values()):  # two coordinates are not fields
         return parts
-    values = {role: next(iter(held.values())) for role, held in sorted(arrays.items())}
-    if max(each.ndim for each in values.values()) < 2:  # two coordinates are not fields
-        return parts
-    file = " and ".join(map(str, found))
-    named = {role: lazy(each, unnamed_dims(role, each.ndim)) for role, each in values.items()}
-    return [dataset_of(named, file).assign_attrs(linked=linked_files(parts))]
+    named = {role: lazy(*arrays[role], unnamed_dims(role, arrays[role][0].ndim)) for role in "xy"}
+    return [dataset_of(named, " and ".join(map(str, found))).assign_attrs(linked=linked_files(parts))]
 
 
 def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: str) -> Dataset:
@@ -88,35 +85,34 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
         for part in parts
         for place, step in enumerate(_steps_of(path, part))
     ]
-    texts = [re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]\d+)?", path.stem) for path, *_ in steps]
     times = _times_of([step for *_, step in steps])
-    keys: Sequence[Any] = times or [(*map(float, own), step[1]) for own, step in zip(texts, steps, strict=True)]
+    numbers = {path: re.findall(r"\d+(?:\.\d+)?(?:[eE][-+]\d+)?", path.stem) for path in found}
+    keys = [[time] for time in times] or [[*map(float, numbers[path]), place] for path, place, _ in steps]
     order = sorted(range(len(steps)), key=keys.__getitem__)
-    unclear = [(a, b) for a, b in pairwise(order) if keys[a] == keys[b] or (not times and len(keys[a]) != len(keys[b]))]
-    if not times and not _are_decimals(texts):
+    unclear = [(a, b) for a, b in pairwise(order) if keys[a] == keys[b] or len(keys[a]) != len(keys[b])]
+    if not times and not _are_decimals(numbers.values()):
         unclear.append((order[0], order[-1]))
     if unclear:
-        one, other = unclear[0]
+        one, other = (f"{steps[place][0]} (at {', '.join(map(str, keys[place]))})" for place in unclear[0])
         raise MupError(
-            f"The order of the steps {steps[one][0]} (at {keys[one]}) and {steps[other][0]} (at {keys[other]}) is unclear. "
-            "Store the time of each step in its file, or number the file names (for example u_0007). Move unrelated files "
-            f"out of {folder}, or omit join='time'."
+            f"The order of the steps {one} and {other} is unclear. Store the time of each step in its file, or number the "
+            f"file names (for example u_0007). Move unrelated files out of {folder}, or omit join='time'."
         )
+    paths, _, parts = zip(*(steps[place] for place in order), strict=True)
     if uneven == "error" and not times:
-        _check_numbers({steps[place][0]: texts[place] for place in order})
-    (first_path, _, first), *_ = ordered = [steps[place] for place in order]
-    fields = [key for key, values in first.data_vars.items() if not is_coordinate(str(key), values)]
-    shapes = [{key: step[key].shape for key in fields if key in step} for *_, step in ordered]
-    if wrong := [path for (path, *_), shape in zip(ordered, shapes, strict=True) if shape != shapes[0]]:
+        _check_numbers({path: numbers[path] for path in paths})
+    fields = [key for key, values in parts[0].data_vars.items() if not is_coordinate(str(key), values)]
+    shapes = [{key: part[key].shape for key in fields if key in part} for part in parts]
+    if wrong := [path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(
-            f"{wrong[0]} contains different arrays or shapes than {first_path}, so the files in {folder} cannot be steps of "
+            f"{wrong[0]} contains different arrays or shapes than {paths[0]}, so the files in {folder} cannot be steps of "
             "one trajectory. Omit join='time', or remove the file from the folder."
         )
-    made = {key: join_variables([step[key].variable for *_, step in ordered], TIME) for key in fields}
-    made |= {key: first[key].variable for key in first.variables if key not in fields and not _is_time(first, key)}
-    at = {TIME: (TIME, [times[place] for place in order])} if times else {}
-    linked = linked_files([step for *_, step in steps])
-    return Dataset({**made, **at}, attrs={"file": str(folder), "linked": linked})
+    made = {key: join_variables([part[key].variable for part in parts], TIME) for key in fields}
+    made |= {key: v for key, v in parts[0].variables.items() if key not in fields and not _is_time(parts[0], key)}
+    if times:
+        made[TIME] = Variable(TIME, sorted(times))
+    return Dataset(made, attrs={"file": str(folder), "linked": linked_files(parts)})
 
 
 def _check_numbers(numbers: Mapping[Path, Sequence[str]]) -> None:
