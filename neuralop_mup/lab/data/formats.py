@@ -28,16 +28,14 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
     """Return the fields of a file in the first layout that matches its keys and axes, or None if none matches."""
     for outputs, inputs, coords in layouts:
         words = {**inputs, **outputs}
-        shapes = {key: getattr(data.get(key), "shape", ()) for key in words}
-        sizes = [dict(zip(text.split(), shapes[key], strict=False)) for key, text in words.items()]
-        if any(len(shapes[key]) != len(words[key].split()) for key in words) or any(own.get("one", 1) > 1 for own in sizes):
-            continue
         dims = {key: text.replace("one", CHANNEL) for key, text in words.items()}
         try:
+            axes = [dict(zip(text.split(), data[key].shape, strict=True)) for key, text in words.items()]
             found = with_roles(data, {"x": "+".join(inputs), "y": "+".join(outputs), "dims": dims})
-        except MupError:  # the arrays do not share one grid
+        except (KeyError, ValueError):  # an array is missing, has other axes, or has another grid (MupError)
             continue
-        if all(key in data.variables and axis in found.coords for key, axis in coords.items()):
+        is_single = all(sizes.get("one", 1) == 1 for sizes in axes)
+        if is_single and all(key in data.variables and axis in found.coords for key, axis in coords.items()):
             least = len(grid_of(found)) + 1  # number of axes of a field that is constant in time
             wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
             return found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])
@@ -249,14 +247,16 @@ def _varying_scalars(found: Mapping[str, Sequence[Dataset]]) -> dict[str, list[D
 def _own_test(parts: Sequence[Dataset]) -> dict[str, list[Dataset]]:
     """Return PDEBench's own test split: the first tenth of each array, or the last tenth if each sample is a group."""
     found: dict[str, list[Dataset]] = {"train": [], "test": []}
+    if min(data.sizes[SAMPLE] for data in parts) < 10:
+        return {"all": list(parts)}
     for data in parts:
         n = data.sizes[SAMPLE]
-        in_groups = any(key.startswith("*/") for key in fields_of(data, "output"))
-        test, train = (
-            (slice(int(0.9 * n), n), slice(int(0.9 * n))) if in_groups else (slice(int(0.1 * n)), slice(int(0.1 * n), n))
+        test, train = slice(0, int(0.1 * n)), slice(int(0.1 * n), n)
+        if any(key.startswith("*/") for key in fields_of(data, "output")):
+            train, test = slice(0, int(0.9 * n)), slice(int(0.9 * n), n)
+        data = data.assign_attrs(
+            format=f"{data.attrs['format']}, with samples {test.start} to {test.stop - 1} as the test set"
         )
-        title = f"{data.attrs['format']}, with samples {test.start or 0} to {test.stop - 1} as the test set"
-        for split, samples in (("train", train), ("test", test)):
-            part = data.isel(sample=samples).assign_attrs(format=title)
-            found[split] += [part] if part.sizes[SAMPLE] else []
-    return found if all(found.values()) and min(data.sizes[SAMPLE] for data in parts) > 9 else {"all": list(parts)}
+        found["train"].append(data.isel(sample=train))
+        found["test"].append(data.isel(sample=test))
+    return found
