@@ -116,7 +116,7 @@ def split_words(groups: Sequence[Sequence[str]], folder: str | None = None) -> l
     Only the part of each path below ``folder`` is considered, or else the part below their common folder.
     """
     paths = [[os.path.abspath(file) for file in group] for group in groups]
-    common = folder or os.path.commonpath([os.path.dirname(path) for group in paths for path in group] or ["/"])
+    common = folder or os.path.commonpath([os.path.dirname(path) for group in paths for path in group])
     found = []
     for group in paths:
         names = " ".join(os.path.relpath(path, common) for path in group)
@@ -175,9 +175,9 @@ def draw(n: int, split: Sequence[float], known: Mapping[str, Any], shuffle: bool
         )
     # RandomState generates the same numbers in every version of NumPy.
     order = np.random.RandomState(0).permutation(n) if shuffle else np.arange(n)
-    ends = np.cumsum([0, *counts.values()])
+    parts = np.split(order, np.cumsum([*counts.values()]))
     # Indices are sorted, so a file that is loaded batch by batch is read from beginning to end.
-    return {name: np.sort(order[a:b]) for name, a, b in zip(counts, ends, ends[1:], strict=False)}
+    return {name: np.sort(part) for name, part in zip(counts, parts, strict=False)}
 
 
 def is_counts(split: Sequence[float]) -> bool:

@@ -24,8 +24,8 @@ _PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # equation parameters i
 Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
 
 
-def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
-    """Return the fields of a file in the first layout that matches its keys and axes, or None if none matches."""
+def _first(layouts: Sequence[Layout], data: Dataset) -> list[Dataset]:
+    """Return the fields of a file in the first layout that matches its keys and axes, or an empty list if none matches."""
     for outputs, inputs, coords in layouts:
         words = {**inputs, **outputs}
         dims = {key: text.replace("one", CHANNEL) for key, text in words.items()}
@@ -38,8 +38,8 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> Dataset | None:
         if is_single and all(key in data.variables and axis in found.coords for key, axis in coords.items()):
             least = len(grid_of(found)) + 1  # number of axes of a field that is constant in time
             wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
-            return found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])
-    return None
+            return [found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])]
+    return []
 
 
 def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
@@ -73,8 +73,8 @@ def _the_well(data: Dataset) -> list[Dataset]:
             left.append(name)  # it may depend on the fields to predict
         else:
             scalars[name] = values if own["sample_varying"] else values[0]
-    keys = {axis: f"dimensions/{axis}" for axis in (TIME, *spaces)}
-    coords = {axis: data[key].values.ravel() for axis, key in keys.items() if key in data.variables}
+    axes = [axis for axis in (TIME, *spaces) if f"dimensions/{axis}" in data.variables]
+    coords = {axis: data[f"dimensions/{axis}"].values.ravel() for axis in axes}
     return [with_scalars(assemble(attrs["file"], fields, coords, left=left), scalars)]
 
 
@@ -94,8 +94,8 @@ def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> 
         sizes = dict(zip(words, shape, strict=False))
         narrow = {space: 0 for space in own if space not in varying}
         if len(words) == len(shape) and all(sizes[space] == 1 for space in narrow):
-            (found,) = field("output" if TIME in lead else "input", name, variable, words, labels=labels).items()
-            return {found[0]: found[1].isel(narrow)}
+            found = field("output" if TIME in lead else "input", name, variable, words, labels)
+            return {key: values.isel(narrow) for key, values in found.items()}
     raise MupError(
         f"t{order}_fields/{name} in {data.attrs['file']} has shape {shape}, which contradicts its attributes: a field of "
         f"order {order} that varies along {', '.join([*lead, *varying])}. Correct the array or the attributes."
@@ -120,10 +120,10 @@ _PDEBENCH: tuple[Layout, ...] = (
 
 def _pdebench(data: Dataset) -> list[Dataset]:
     """Read the format of pdebench/PDEBench: arrays of samples or one group per sample, with parameters as attributes."""
-    found, attrs = _first(_PDEBENCH, data), data.attrs.get("", {})
-    if found is None or set(found.attrs["left"]) - set(_COORDINATES):
-        return []
-    return [with_scalars(found.assign_attrs(left=[]), {name: attrs[name] for name in _PARAMETERS if name in attrs})]
+    attrs = data.attrs.get("", {})
+    parameters = {name: attrs[name] for name in _PARAMETERS if name in attrs}
+    found = [each for each in _first(_PDEBENCH, data) if set(each.attrs["left"]) <= set(_COORDINATES)]
+    return [with_scalars(each.assign_attrs(left=[]), parameters) for each in found]
 
 
 _PDEARENA: tuple[Layout, ...] = (
@@ -139,8 +139,7 @@ def _pdearena(data: Dataset) -> list[Dataset]:
         keys = [key for key in data.variables if key.startswith(f"{group}/")]
         inner = data[keys].rename({key: key.removeprefix(f"{group}/") for key in keys})
         lines: list[Layout] = [({key: "sample time x"}, {}, {}) for key in inner.variables if key.startswith("pde_")]
-        made = _first((*_PDEARENA, *lines), inner)
-        if made is not None:
+        for made in _first((*_PDEARENA, *lines), inner):
             names = [name for name in ("buo_y", "v", "dt", "dx", "dy") if name in inner and inner[name].ndim == 1]
             scalars = {name: inner[name].values for name in names}
             found.append(with_scalars(made, scalars).assign_attrs(split=SPLIT_WORDS[group]))
@@ -156,11 +155,9 @@ _FIRST_FNO: tuple[Layout, ...] = (
 
 def _first_fno(data: Dataset) -> list[Dataset]:
     """Read the data of arXiv:2010.08895: Burgers, Darcy, and Navier–Stokes with time last and a separate initial state."""
-    found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else None
-    if found is None:
-        return []
+    found = _first(_FIRST_FNO, data) if data.attrs["file"].lower().endswith(".mat") else []
     # The initial state is already the first frame of the input.
-    return [found.drop_vars("input:a").assign_attrs(left=["a"]) if TIME in found.dims else found]
+    return [each.drop_vars("input:a").assign_attrs(left=["a"]) if TIME in each.dims else each for each in found]
 
 
 #: Functions that extract the fields from a file's contents, by format name. Each returns one Dataset for each split in the

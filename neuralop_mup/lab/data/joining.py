@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median_low
@@ -59,11 +58,11 @@ def read_files(files: Sequence[str], join: str = "sample", pair: bool = True, un
         folders[path.parent][path] = read_file(path)
     if join == "time":
         return [_trajectory(folder, found, uneven) for folder, found in folders.items()]
-    read = {path: parts for found in folders.values() for path, parts in found.items()}
-    pairs: dict[str, list[Path]] = defaultdict(list)
-    for path in read:
-        pairs[role_of(path)[0] if pair else str(path)].append(path)
-    return [part for paths in pairs.values() for part in _paired({path: read[path] for path in paths})]
+    pairs: dict[str, dict[Path, list[Dataset]]] = defaultdict(dict)
+    for found in folders.values():
+        for path, parts in found.items():
+            pairs[role_of(path)[0] if pair else str(path)][path] = parts
+    return [part for found in pairs.values() for part in _paired(found)]
 
 
 def _paired(found: Mapping[Path, Sequence[Dataset]]) -> list[Dataset]:
@@ -165,7 +164,7 @@ def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
 
 def _times_of(steps: Sequence[Dataset]) -> list[float]:
     """Return the time of each step. Empty if there are no times, or if all are equal, such as the start of a forecast."""
-    for key in filter(partial(_is_time, steps[0]), steps[0].variables):
+    for key in [key for key in steps[0].variables if _is_time(steps[0], key)]:
         if all(key in step and step[key].size == 1 and step[key].dtype.kind in "biuf" for step in steps):
             units = {str(step[key].attrs.get("units")) for step in steps}
             if len(units) > 1:

@@ -47,7 +47,7 @@ def open_sources(own: "OwnData") -> dict[str, list[Dataset]]:
         uneven = "ignore" if own.time_step == "last" else own.uneven  # from the first frame to the last, at any interval
         raw = {split: read_files(files, own.join, pair, uneven) for split, files in own.files.items()}
         own.watch(linked_files([data for group in raw.values() for data in group]))
-    is_open = own.arrays is None and not any(read[name] is not None for name in ("x", "y", "dims"))
+    is_open = own.arrays is None and (own.x, own.y, own.dims) == (None, None, None)
     found = by_split((with_format(raw) if is_open else {}) or _with_names(raw, read))
     every = [data for group in found.values() for data in group]
     selected = [select(_in_order_of(every[0], data), own.every, own.crop) for data in every]
@@ -285,8 +285,8 @@ def describe(own: "OwnData") -> dict[str, str]:
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
     channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
-    defaults = {f.name: f.default for f in fields(own) if f.name not in ("files", "arrays", "stamps")}
-    changed = {name: getattr(own, name) for name, default in defaults.items() if getattr(own, name) != default}
+    options = [f for f in fields(own) if f.compare and f.name != "files"]
+    changed = {f.name: getattr(own, f.name) for f in options if getattr(own, f.name) != f.default}
     varying = {
         name: f"varies between files from {least:g} to {most:g}; added as a constant input channel"
         for name, (least, most) in first.attrs.get("varying", {}).items()
