@@ -23,12 +23,12 @@ _FEW = 256  # if a step skips fewer values than this, reading all of them is fas
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 
 _USUAL = {
-    **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
-    **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
-    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"), TIME),
-    **dict.fromkeys(("time_counter", "ocean_time"), TIME),  # NEMO and ROMS
-    **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
-    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
+    **dict.fromkeys(["sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"], SAMPLE),
+    **dict.fromkeys(["trajectory", "trajectories", "case", "run", "simulation"], SAMPLE),
+    **dict.fromkeys(["time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"], TIME),
+    **dict.fromkeys(["time_counter", "ocean_time"], TIME),  # NEMO and ROMS
+    **dict.fromkeys(["channel", "channels", "c", "variable", "variables", "component", "components", "feature"], CHANNEL),
+    **dict.fromkeys(["level", "lev", "plev", "pressure_level", "isobaricinhpa"], CHANNEL),  # atmospheric levels
 }
 _COORDINATE = re.compile(
     r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I
@@ -167,7 +167,7 @@ class Stored(_Lazy):
 
     def opened(self) -> Any:
         """Return the array object of the library that reads the file."""
-        files, place = OPEN.files, (self.opener, self.path, os.getpid())
+        files, place = OPEN.files, (self.opener, self.path, os.getpid())  # a handle must not survive a fork
         if (place, self.key) in files:
             return files[place, self.key]
         if place not in files:
@@ -208,14 +208,14 @@ class Joined(_Lazy):
     """Variables of the same shape, stacked along a new first axis. ``xarray.concat`` would read all of them."""
 
     def __init__(self, parts: Sequence[Variable]) -> None:
-        self.parts, self.shape, self.chunks = parts, (len(parts), *parts[0].shape), ()
+        self.parts, self.shape = parts, (len(parts), *parts[0].shape)
         self.dtype = np.result_type(*{part.dtype for part in parts})
 
     def read(self, key: tuple) -> np.ndarray:
         """Read the part selected by a tuple of integers and slices."""
         if not isinstance(key[0], slice):
             return self.parts[key[0]][key[1:]].values.astype(self.dtype, copy=False)
-        return np.stack([part[key[1:]].values for part in self.parts[key[0]]]).astype(self.dtype, copy=False)
+        return np.stack([part[key[1:]].values for part in self.parts[key[0]]], dtype=self.dtype)
 
 
 def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> Variable:

@@ -16,9 +16,13 @@ from neuralop_mup.errors import MupError, nearest
 SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".h5", ".hdf5", ".mat", ".nc", ".nc4", ".zarr")
 #: Words that identify a split, either as a key or in the name of a file or folder.
 SPLIT_WORDS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation"), "val"),
-    **dict.fromkeys(("test", "testing"), "test"),
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
 }
 SPLITS = ("train", "val", "test")
 ONLY_KEY = "data"  # key of an array without a name

@@ -21,7 +21,7 @@ _SCALARS = "scalars"  # attribute with the names of the equation parameters
 _PARAMETERS = ("beta", "Nu", "rho", "eta", "zeta", "M")  # equation parameters in PDEBench files
 
 #: Outputs, inputs and coordinates by key, with a name for each axis. The axis "one" has a single point.
-Layout = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
+Layout = tuple[Mapping[str, str], ...]
 
 
 def _first(layouts: Sequence[Layout], data: Dataset) -> list[Dataset]:
@@ -36,9 +36,10 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> list[Dataset]:
             continue
         is_single = all(sizes.get("one", 1) == 1 for sizes in axes)
         if is_single and all(key in data.variables and axis in found.coords for key, axis in coords.items()):
-            least = len(grid_of(found)) + 1  # number of axes of a field that is constant in time
-            wide = [key for key, values in data.variables.items() if values.ndim >= least and values.shape[0] > 1]
-            return [found.assign_attrs(left=[key for key in wide if key not in (*words, *coords, *"txyz")])]
+            used, n_axes = {*words, *coords, *"txyz"}, len(grid_of(found))
+            others = {key: values.shape for key, values in data.variables.items() if key not in used}
+            left = [key for key, shape in others.items() if len(shape) > n_axes and shape[0] > 1]
+            return [found.assign_attrs(left=left)]
     return []
 
 

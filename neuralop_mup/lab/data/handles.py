@@ -14,19 +14,13 @@ from neuralop_mup.errors import MupError
 GAP = 2**16  # size in bytes of a gap that is faster to read than to skip with a second call
 
 
-class _Open(threading.local):
-    """Open files of a thread, by function, path and process id, since a handle must not survive a fork."""
-
-    files: dict[Any, Any] | None = None  # None outside of a block of :func:`reading`
-
-
-OPEN = _Open()
+OPEN = threading.local()  # inside a block of reading(), "files" contains the open files of a thread
 
 
 @contextmanager
 def reading() -> Iterator[None]:
     """Keep files open within the block and close them at its end, since an open HDF5 file cannot be written by others."""
-    outer = OPEN.files
+    outer = getattr(OPEN, "files", None)
     OPEN.files = {} if outer is None else outer
     try:
         yield

@@ -108,7 +108,14 @@ def _unpacked(path: str, key: str) -> dict[str, Flat]:
 @_until_changed
 def _tensors(path: str) -> dict[str, np.ndarray]:
     """Return the tensors in nested dicts and sequences, memory-mapped if possible. A pair is read as x and y."""
-    return dict(_tensors_in("", torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))))
+    loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    found = dict(_tensors_in("", loaded))
+    if any(_MODEL_KEYS.search(key) for key in found):
+        raise MupError(
+            f"The file {path} contains model weights or a training state, but no fields. Remove it from the folder, or pass "
+            "only the files with data."
+        )
+    return found
 
 
 def _tensors_in(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -121,20 +128,10 @@ def _tensors_in(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
             yield from _tensors_in(f"{key}/{name}".strip("/"), entry)
 
 
-def _read_opened(path: Path, opener: Callable[[str], Mapping[str, Any]]) -> list[Dataset]:
+def _read_whole(opener: Callable[[str], Mapping[str, Any]], path: Path) -> list[Dataset]:
     """Read a file with a function that returns its arrays by key."""
     found = {key: Stored(opener, path, key, array.shape, array.dtype) for key, array in opener(str(path)).items()}
     return [dataset_of(found, str(path))]
-
-
-def _read_tensors(path: Path) -> list[Dataset]:
-    found = _read_opened(path, _tensors)
-    if any(_MODEL_KEYS.search(str(key)) for key in found[0].variables):
-        raise MupError(
-            f"The file {path} contains model weights or a training state, but no fields. Remove it from the folder, or pass "
-            "only the files with data."
-        )
-    return found
 
 
 # MATLAB and HDF5
@@ -152,7 +149,7 @@ def _hdf5(path: str) -> Any:
 
 
 def _plain(attrs: Any) -> dict[str, Any]:
-    return {name: getattr(v, "tolist", lambda v=v: v)() for name, v in attrs.items() if name not in _SCALE_ATTRS}
+    return {name: np.asarray(v).tolist() for name, v in attrs.items() if name not in _SCALE_ATTRS}
 
 
 def _is_array(key: str, entry: Any) -> bool:
@@ -247,7 +244,7 @@ def _read_hdf5(path: Path) -> list[Dataset]:
     parts = [_decoded(samples[name]) for name in names]  # each group may have its own packing
     whole |= {star: part for star, part in parts[0].items() if _is_equal([fields.get(star) for fields in parts])}
     parts = [{star: part for star, part in fields.items() if star not in whole} for fields in parts]
-    differs = any(is_coordinate(star, part) and part.ndim < 2 for fields in parts for star, part in fields.items())
+    differs = any(is_coordinate(star, part) and part.ndim < 2 for star, part in parts[0].items())
     if not differs and len({tuple((star, part.shape) for star, part in fields.items()) for fields in parts}) < 2:
         return [Dataset(whole | _stacked(parts), attrs=attrs)]
     return [
@@ -267,7 +264,7 @@ def _stacked(samples: Sequence[Mapping[str, Variable]]) -> dict[str, Variable]:
 
 def _is_equal(parts: Sequence[Variable | None]) -> bool:
     """Return whether an array with at most one axis exists in all groups with equal values. Others are not compared."""
-    if len({None if part is None else part.shape for part in parts}) > 1 or parts[0].ndim > 1:
+    if parts[0].ndim > 1 or len({getattr(part, "shape", None) for part in parts}) > 1:
         return False
     values = parts[0].values
     return all(np.array_equal(values, part.values, equal_nan=values.dtype.kind in "fc") for part in parts[1:])
@@ -327,10 +324,13 @@ def _read_zarr(path: Path) -> list[Dataset]:
 READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
-    **dict.fromkeys((".pt", ".pth"), _read_tensors),
-    **dict.fromkeys((".h5", ".hdf5"), _read_hdf5),
-    ".mat": functools.partial(_read_opened, opener=_matlab),
-    **dict.fromkeys((".nc", ".nc4"), _read_netcdf),
+    ".pt": functools.partial(_read_whole, _tensors),
+    ".pth": functools.partial(_read_whole, _tensors),
+    ".h5": _read_hdf5,
+    ".hdf5": _read_hdf5,
+    ".mat": functools.partial(_read_whole, _matlab),
+    ".nc": _read_netcdf,
+    ".nc4": _read_netcdf,
     ".zarr": _read_zarr,
 }
 
