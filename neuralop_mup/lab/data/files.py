@@ -28,7 +28,7 @@ SPLITS = ("train", "val", "test")
 ONLY_KEY = "data"  # key of an array without a name
 _SHOWN = 12  # maximum number of names in a message
 _INPUT_WORDS = ("x", "in", "input", "inputs")
-_ROLE_WORD = re.compile(r"(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-z])", re.I)
+_ROLE_WORD = re.compile(r"(.*)(?<![a-z])(x|in|inputs?|y|out|outputs?|targets?)(?![a-z])(.*)", re.I | re.S)  # the last one
 
 
 def is_readable(path: Path) -> bool:
@@ -135,10 +135,10 @@ def role_of(path: str | Path) -> tuple[str, str]:
     The rest of the name is the same for the input and the output, as in x_train.npy and y_train.npy, or inputs/7.npy and
     outputs/7.npy.
     """
-    *_, last = [None, *_ROLE_WORD.finditer(str(path))]
-    if last is None:
+    found = _ROLE_WORD.fullmatch(str(path))
+    if found is None:
         return str(path), ""
-    return f"{str(path)[: last.start()]}*{str(path)[last.end() :]}", "x" if last[0].lower() in _INPUT_WORDS else "y"
+    return f"{found[1]}*{found[3]}", "x" if found[2].lower() in _INPUT_WORDS else "y"
 
 
 def by_split(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Each format is a function that inspects the contents of a file and returns its f
 format.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -37,9 +37,8 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> list[Dataset]:
         is_single = all(sizes.get("one", 1) == 1 for sizes in axes)
         if is_single and all(key in data.variables and axis in found.coords for key, axis in coords.items()):
             used, n_axes = {*words, *coords, *"txyz"}, len(grid_of(found))
-            others = {key: values.shape for key, values in data.variables.items() if key not in used}
-            left = [key for key, shape in others.items() if len(shape) > n_axes and shape[0] > 1]
-            return [found.assign_attrs(left=left)]
+            wide = [key for key, values in data.variables.items() if values.ndim > n_axes and values.shape[0] > 1]
+            return [found.assign_attrs(left=[key for key in wide if key not in used])]
     return []
 
 
@@ -49,7 +48,7 @@ def with_scalars(data: Dataset, values: Mapping[str, Any]) -> Dataset:
     for name, numbers in values.items():
         numbers = np.asarray(numbers, np.float32)
         made |= field("input", name, numbers, (SAMPLE,) * numbers.ndim)
-    return data.assign(made).assign_attrs({_SCALARS: [*data.attrs.get(_SCALARS, ()), *made]})
+    return data.assign(made).assign_attrs({_SCALARS: list(made)})
 
 
 # The Well
@@ -163,7 +162,7 @@ def _first_fno(data: Dataset) -> list[Dataset]:
 
 #: Functions that extract the fields from a file's contents, by format name. Each returns one Dataset for each split in the
 #: file, or an empty list if the file has a different format.
-FORMATS: dict[str, Callable[[Dataset], list[Dataset]]] = {
+FORMATS = {
     "The Well": _the_well,
     "PDEBench": _pdebench,
     "PDEArena": _pdearena,

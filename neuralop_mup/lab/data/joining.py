@@ -119,14 +119,14 @@ def _check_numbers(numbers: Mapping[Path, Sequence[str]]) -> None:
 
     Only the last number that differs is compared, and only between files that agree in the others.
     """
-    paths, columns = list(numbers), [column for column in zip(*numbers.values(), strict=True) if len(set(column)) > 1]
+    columns = [column for column in zip(*numbers.values(), strict=True) if len(set(column)) > 1]
     if not columns or max(map(float, columns[-1])) >= _DATES:
         return
     gaps = {}
-    for place, (one, other) in enumerate(pairwise(columns[-1])):
-        if all(column[place] == column[place + 1] for column in columns[:-1]):
-            gaps[paths[place], paths[place + 1]] = float(other) - float(one)
-    usual = median_low(gaps.values()) if gaps else 0.0
+    for (one, before), (other, after) in pairwise(zip(numbers, zip(*columns, strict=True), strict=True)):
+        if before[:-1] == after[:-1]:
+            gaps[one, other] = float(after[-1]) - float(before[-1])
+    usual = median_low(gaps.values() or [0.0])
     is_clock = all(len(text) == 4 and text.isdigit() and int(text) % 100 < 60 for text in columns[-1])
     for (one, other), gap in gaps.items():
         is_hour = is_clock and (gap - usual) % 40 == 0  # from 0845 to 0900
@@ -152,7 +152,7 @@ def _steps_of(path: Path, data: Dataset) -> list[Dataset]:
     """Return the time steps in a file: a single one, or those along its time axis."""
     dims = [dim for dim in data.dims if usual_word(str(dim)) == TIME]
     long = [dim for dim in dims if data.sizes[dim] != 1]
-    times = [key for key, v in data.variables.items() if coordinate_word(str(key)) == TIME and v.ndim == 1 and v.size > 1]
+    times = [key for key, v in data.variables.items() if coordinate_word(key) == TIME and v.ndim == 1 < v.size]
     if wrong := long[1:] or [key for key in times if data[key].dims[0] not in dims]:
         raise MupError(
             f"{path} contains several time values, {wrong[0]}, and it is unclear which axis of the fields they belong to. "

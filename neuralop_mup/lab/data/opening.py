@@ -99,7 +99,7 @@ def _with_names(raw: Mapping[str, Sequence[Dataset]], read: Mapping[str, Any]) -
     for split, group in raw.items():
         for data in group:
             made = with_roles(data, read, group)
-            if read["dims"] is None and any(is_unnamed(str(dim)) for dim in data.dims):
+            if read["dims"] is None and any(map(is_unnamed, data.dims)):
                 read = {**read, "dims": made.attrs["words"]}
             found.setdefault(split, []).append(made)
     return found

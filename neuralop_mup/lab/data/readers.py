@@ -286,8 +286,7 @@ def _decoded(variables: Mapping[str, Variable]) -> dict[str, Variable]:
 
 def _read_netcdf(path: Path) -> list[Dataset]:
     """Read a NetCDF file older than NetCDF 4."""
-    found = open_dataset(path, engine="scipy", decode_times=False, cache=False)
-    return [found.assign_attrs({"file": str(path)})]
+    return [open_dataset(path, engine="scipy", decode_times=False, cache=False).assign_attrs(file=str(path))]
 
 
 # Zarr
@@ -307,8 +306,9 @@ def _read_zarr(path: Path) -> list[Dataset]:
         attrs = dict(array.attrs)
         names = attrs.pop("_ARRAY_DIMENSIONS", None) or getattr(array.metadata, "dimension_names", None)
         group = key.rpartition("/")[0]
-        is_named = bool(names) and all(names)
-        dims = [f"{group}/{name}".strip("/") for name in names] if is_named else unnamed_dims(key, array.ndim)
+        dims = unnamed_dims(key, array.ndim)
+        if names and all(names):
+            dims = [f"{group}/{name}".strip("/") for name in names]
         if array.fill_value and any(name in attrs for name in _PACKED_ATTRS):
             attrs["_FillValue"] = array.fill_value  # zarr 2 stores it here; otherwise it is the value of missing chunks
         if isinstance(attrs.get("_FillValue"), str):  # xarray encodes floats like this
