@@ -74,22 +74,18 @@ def files_of(given: str | Path | Iterable[str | Path]) -> tuple[str, ...]:
         matches = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
         files += [file for match in matches for file in readable_in(match)] or [path]
     for path in files:
-        _check_file(path)
+        if not path.exists():
+            others = similar_names(path)
+            beside = nearest(path.name, others) if others else f"{path.absolute().parent} contains no data files either."
+            raise MupError(f"The file or folder {path} does not exist: {beside}")
+        if path.suffix.lower() not in SUFFIXES:
+            what = f"The folder {path} contains no files" if path.is_dir() else f"{path} is not a file"
+            raise MupError(
+                f"{what} of a supported type ({', '.join(SUFFIXES)}). Load other files in Python and pass arrays (x, y)."
+            )
     if not files:
         raise MupError(f"{given!r} contains no data files. Pass one or more files, such as heat.npz or runs/*.h5.")
     return tuple(map(str, files))
-
-
-def _check_file(path: Path) -> None:
-    if not path.exists():
-        others = similar_names(path)
-        beside = nearest(path.name, others) if others else f"{path.absolute().parent} contains no data files either."
-        raise MupError(f"The file or folder {path} does not exist: {beside}")
-    if path.suffix.lower() not in SUFFIXES:
-        what = f"The folder {path} contains no files" if path.is_dir() else f"{path} is not a file"
-        raise MupError(
-            f"{what} of a supported type ({', '.join(SUFFIXES)}). Load other files in Python and pass arrays (x, y)."
-        )
 
 
 def files_by_split(given: Any) -> dict[str, tuple[str, ...]]:

@@ -213,23 +213,25 @@ def _check_steps(own: "OwnData") -> None:
             f"{own.title} has fewer than {len(SPLITS)} trajectories, which are cut into pieces for training, validation and "
             "testing, so the last frame cannot be predicted from the first. Pass a number as time_step."
         )
+    inputs = fields_of(first, "input")
+    varies = any(TIME in variable.dims for variable in inputs.values())
     if own.time_step is None and not first.attrs["format"]:
         words = axes_text(next(iter(fields_of(first, "output").values())))
         other = "If this is only the input, also pass the output: arrays (x, y), or files ['x.npy', 'y.npy']."
-        if fields_of(first, "input") and SAMPLE not in first.dims:
+        if inputs and SAMPLE not in first.dims:
             other = (
                 f"To predict each frame from the input of the same time, pass {option(dims=words.replace(TIME, SAMPLE))}."
             )
-        elif any(TIME in variable.dims for variable in fields_of(first, "input").values()):
+        elif varies:
             other = "If the output is the input one step later, pass only the trajectory, as y."
-        elif fields_of(first, "input"):
+        elif inputs:
             other = f"To predict all frames at once, name the axes of the output {words.replace(TIME, CHANNEL)!r}."
         raise MupError(
             f"{first.attrs['file']} contains {described(first, 'output')} with {first.sizes[TIME]} time frames. To predict "
             f"each frame from the previous one, pass {option(time_step=1)}. To predict the last frame from the first, pass "
             f"{option(time_step='last')}. {other}"
         )
-    if own.rollout > 1 and any(TIME in variable.dims for variable in fields_of(first, "input").values()):
+    if own.rollout > 1 and varies:
         raise MupError(
             f"The input {described(first, 'input')} in {first.attrs['file']} varies in time, so a prediction alone cannot "
             "serve as the next input. Use rollout=1."
@@ -284,7 +286,6 @@ def describe(own: "OwnData") -> dict[str, str]:
     """Return report lines that describe how the data was read, by topic."""
     first, train = own.first, own.parts["train"]
     counts = ", ".join(f"{len(part)} {split}" for split, part in own.parts.items())
-    channels = f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points"
     options = [f for f in fields(own) if f.compare and f.name != "files"]
     changed = {f.name: getattr(own, f.name) for f in options if getattr(own, f.name) != f.default}
     varying = {
@@ -292,7 +293,7 @@ def describe(own: "OwnData") -> dict[str, str]:
         for name, (least, most) in first.attrs.get("varying", {}).items()
     }
     found = {
-        "read as": f"{channels}; {counts}",
+        "read as": f"{own.in_channels} → {own.out_channels} channels on {_by(own.grid_shape)} points; {counts}",
         "format": first.attrs["format"],
         "files": ", ".join(own.paths[:8]),
         "options": option(**changed) if changed else "",
