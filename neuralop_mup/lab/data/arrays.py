@@ -168,19 +168,18 @@ class Stored(_Lazy):
     def opened(self) -> Any:
         """Return the array object of the library that reads the file."""
         files, place = OPEN.files, (self.opener, self.path, os.getpid())  # a handle must not survive a fork
-        if (place, self.key) in files:
-            return files[place, self.key]
-        if place not in files:
-            files[place] = self.opener(self.path)
-        array = files[place][self.key]
-        # xarray would silently cast a different dtype, and would cast complex numbers to their real parts.
-        if (tuple(array.shape), np.dtype(array.dtype)) != (self.stored, self.dtype):
-            raise ValueError(
-                f"the array has dtype {array.dtype} and shape {array.shape}, but had dtype {self.dtype} and shape "
-                f"{self.stored} before"
-            )
-        files[place, self.key] = array
-        return array
+        if (place, self.key) not in files:
+            if place not in files:
+                files[place] = self.opener(self.path)
+            array = files[place][self.key]
+            # xarray would silently cast a different dtype, and would cast complex numbers to their real parts.
+            if (tuple(array.shape), np.dtype(array.dtype)) != (self.stored, self.dtype):
+                raise ValueError(
+                    f"the array has dtype {array.dtype} and shape {array.shape}, but had dtype {self.dtype} and shape "
+                    f"{self.stored} before"
+                )
+            files[place, self.key] = array
+        return files[place, self.key]
 
 
 def flat_array(path: str | Path, key: str, offset: int, shape: Sequence[int], reversed: bool, dtype: Any) -> Stored:
@@ -221,12 +220,12 @@ class Joined(_Lazy):
 def lazy(array: Any, dims: Sequence[str], attrs: Mapping[str, Any] | None = None) -> Variable:
     """Return a variable for an array or another variable, without reading its data."""
     if isinstance(array, Variable):
-        made = array.to_base_variable().copy(deep=False)
+        made = array.to_base_variable()
         made.dims = tuple(dims)
-        made.attrs = {**array.attrs, **(attrs or {})}
+        made.attrs.update(attrs or {})
         return made
     data = indexing.LazilyIndexedArray(array) if isinstance(array, BackendArray) else numpy_of(array)
-    return Variable(tuple(dims), data, dict(attrs or {}))
+    return Variable(dims, data, attrs)
 
 
 def unnamed_dims(key: str, n_axes: int) -> list[str]:
