@@ -12,7 +12,7 @@ import numpy as np
 from xarray import Dataset, Variable
 
 from neuralop_mup.errors import MupError
-from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME
+from neuralop_mup.lab.data.arrays import CHANNEL, SAMPLE, TIME, coordinate_word
 from neuralop_mup.lab.data.axes import with_roles
 from neuralop_mup.lab.data.files import SPLIT_WORDS
 from neuralop_mup.lab.data.roles import assemble, field, fields_of, grid_of
@@ -36,9 +36,9 @@ def _first(layouts: Sequence[Layout], data: Dataset) -> list[Dataset]:
             continue
         is_single = all(sizes.get("one", 1) == 1 for sizes in axes)
         if is_single and all(key in data.variables and axis in found.coords for key, axis in coords.items()):
-            used, n_axes = {*words, *coords, *"txyz"}, len(grid_of(found))
+            n_axes = len(grid_of(found))
             wide = [key for key, values in data.variables.items() if values.ndim > n_axes and values.shape[0] > 1]
-            return [found.assign_attrs(left=[key for key in wide if key not in used])]
+            return [found.assign_attrs(left=[key for key in wide if key not in words and coordinate_word(key) is None])]
     return []
 
 
@@ -105,7 +105,6 @@ def _well_field(data: Dataset, name: str, order: int, spaces: Sequence[str]) -> 
 # PDEBench, PDEArena and the first FNO paper
 
 _FLUID = ("density", "pressure", "Vx", "Vy", "Vz")
-_COORDINATES = ("x-coordinate", "y-coordinate", "z-coordinate", "t-coordinate")
 _PDEBENCH: tuple[Layout, ...] = (
     ({"tensor": "sample time x"}, {}, {"x-coordinate": "x"}),
     ({"tensor": "sample one x y"}, {"nu": "sample x y"}, {"x-coordinate": "x", "y-coordinate": "y"}),
@@ -122,8 +121,7 @@ def _pdebench(data: Dataset) -> list[Dataset]:
     """Read the format of pdebench/PDEBench: arrays of samples or one group per sample, with parameters as attributes."""
     attrs = data.attrs.get("", {})
     parameters = {name: attrs[name] for name in _PARAMETERS if name in attrs}
-    found = [each for each in _first(_PDEBENCH, data) if set(each.attrs["left"]) <= set(_COORDINATES)]
-    return [with_scalars(each.assign_attrs(left=[]), parameters) for each in found]
+    return [with_scalars(found, parameters) for found in _first(_PDEBENCH, data) if not found.attrs["left"]]
 
 
 _PDEARENA: tuple[Layout, ...] = (
