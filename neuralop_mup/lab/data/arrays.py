@@ -23,12 +23,12 @@ _FEW = 256  # if a step skips fewer values than this, reading all of them is fas
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 
 _USUAL = {
-    **dict.fromkeys(["sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"], SAMPLE),
-    **dict.fromkeys(["trajectory", "trajectories", "case", "run", "simulation"], SAMPLE),
-    **dict.fromkeys(["time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"], TIME),
-    **dict.fromkeys(["time_counter", "ocean_time"], TIME),  # NEMO and ROMS
-    **dict.fromkeys(["channel", "channels", "c", "variable", "variables", "component", "components", "feature"], CHANNEL),
-    **dict.fromkeys(["level", "lev", "plev", "pressure_level", "isobaricinhpa"], CHANNEL),  # atmospheric levels
+    **dict.fromkeys(("sample", "samples", "batch", "b", "n", "member", "ensemble", "realization", "number"), SAMPLE),
+    **dict.fromkeys(("trajectory", "trajectories", "case", "run", "simulation"), SAMPLE),
+    **dict.fromkeys(("time", "times", "t", "step", "timestep", "valid_time", "lead_time", "prediction_timedelta"), TIME),
+    **dict.fromkeys(("time_counter", "ocean_time"), TIME),  # NEMO and ROMS
+    **dict.fromkeys(("channel", "channels", "c", "variable", "variables", "component", "components", "feature"), CHANNEL),
+    **dict.fromkeys(("level", "lev", "plev", "pressure_level", "isobaricinhpa"), CHANNEL),  # atmospheric levels
 }
 _COORDINATE = re.compile(
     r"(?:.*/)?(time|times|t|x|y|z|lat|lon|latitude|longitude)(?:[-_]?(?:coordinates?|coords?|grid))?", re.I
@@ -167,7 +167,7 @@ class Stored(_Lazy):
 
     def opened(self) -> Any:
         """Return the array object of the library that reads the file."""
-        files, place = OPEN.files, (self.opener, self.path, os.getpid())  # a handle must not survive a fork
+        files, place = OPEN.files, (self.opener, self.path, os.getpid())
         if (place, self.key) not in files:
             if place not in files:
                 files[place] = self.opener(self.path)

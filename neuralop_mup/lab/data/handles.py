@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,27 @@ from neuralop_mup.errors import MupError
 GAP = 2**16  # size in bytes of a gap that is faster to read than to skip with a second call
 
 
-OPEN = threading.local()  # inside a block of reading(), "files" contains the open files of a thread
+class _Open(threading.local):
+    """Open files of a thread, by function, path and process id, since a handle must not survive a fork."""
+
+    def __init__(self) -> None:
+        self.files: dict[tuple, Mapping[str, Any]] = {}
+        self.depth = 0
+
+
+OPEN = _Open()
 
 
 @contextmanager
 def reading() -> Iterator[None]:
     """Keep files open within the block and close them at its end, since an open HDF5 file cannot be written by others."""
-    outer = getattr(OPEN, "files", None)
-    OPEN.files = {} if outer is None else outer
+    OPEN.depth += 1
     try:
         yield
     finally:
-        OPEN.files = outer
+        OPEN.depth -= 1
+        if not OPEN.depth:
+            OPEN.files.clear()
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:

@@ -177,8 +177,9 @@ def open_parts(own: "OwnData") -> dict[str, WindowReader]:
         orders["train"] = _fewer(orders["train"], own)
     found = {}
     for split in sorted(orders, key=SPLITS.index):
-        parts = groups.get(split) or groups["all"]
-        found[split] = WindowReader(parts, orders[split], history, own.check_unchanged, own.nan == "mask")
+        found[split] = WindowReader(
+            groups.get(split) or groups["all"], orders[split], history, own.check_unchanged, own.nan == "mask"
+        )
     total = sum(map(len, found.values()))
     if total < _LEAST:
         raise MupError(
