@@ -57,7 +57,7 @@ _KEY = (
     lambda key: isinstance(key, str | None),
     "a key given as a string, or several keys joined by a plus sign, such as 'u+v'",
 )
-_COUNT = _is_count, "a positive integer"
+_COUNT = (lambda count: count is not None and _is_count(count)), "a positive integer"
 #: For each option, a function that checks its value and a description of valid values.
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "x": _KEY,
@@ -66,7 +66,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda dims: all(map(_are_words, _each(dims))),
         "a string of axis names, such as 'sample x y', or a dict of such strings",
     ),
-    "time_step": (lambda step: step == "last" or _is_count(step), "a positive integer or 'last'"),
+    "time_step": (lambda step: step == "last" if isinstance(step, str) else _is_count(step), "a positive integer or 'last'"),
     "history": _COUNT,
     "rollout": _COUNT,
     "split": (
@@ -74,7 +74,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "three fractions for train, val and test that sum to 1, such as (0.8, 0.1, 0.1), or counts, such as (80, 10, 10)",
     ),
     "shuffle": _is_one_of(True, False),
-    "n_train": _COUNT,
+    "n_train": (_is_count, "a positive integer"),
     "every": (lambda every: all(map(_is_count, _each(every))), "a positive integer, or a dict such as {'x': 4}"),
     "crop": (
         lambda crop: crop is None or (isinstance(crop, Mapping) and all(map(_is_range, crop.values()))),

@@ -44,12 +44,14 @@ def test_crop_does_not_end_behind_the_last_point(every):
 
 
 @pytest.mark.parametrize(
-    "words", ["--read.every.x 2", "--read.every.x 2 --read.every.time 1", "--read.every 2 --read.every.x 4"]
+    "words",
+    ["--read.every.x 2", "--read.every 2 --read.every.x 4", "--read.crop.x 0,8", "--read.crop.x 0,8 --read.crop.y 0,9"],
 )
 def test_options_by_axis_are_written_in_one(words, capsys):
     """The parser keeps only the last of several names with a dot."""
     assert main(["data", write("u.npz", x=array(20, 16), y=array(20, 16)), *words.split()]) == 2
-    assert "every" in capsys.readouterr().err
+    option = "crop" if "crop" in words else "every"
+    assert f"--read.{option} '{{x: VALUE}}'" in capsys.readouterr().err
     with refused("'every.x' 'every' --read.every '{x:…}'"):
         as_source("u.npz", {"every.x": 2})
 

@@ -194,7 +194,10 @@ def test_one_series_is_cut_into_pieces():
         ({"rollout": 30}, "21 time_step=1 history=1 rollout=30"),
         ({"time_step": "last", "rollout": 2}, "time_step=last"),
         ({"time_step": "first"}, "time_step 'first'"),
+        ({"time_step": np.array([1, 2])}, "time_step array([1,2])"),
         ({"history": 0}, "history"),
+        ({"history": None}, "history None"),
+        ({"rollout": None}, "rollout None"),
         ({"x": "u", "y": "v", "rollout": 2}, "u rollout=1"),
     ],
 )
