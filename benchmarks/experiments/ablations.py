@@ -185,9 +185,9 @@ ARCHITECTURES = {
 
 
 def architecture_configs() -> dict[str, Config]:
-    """Return runs on the five scenarios in 1D."""
-    tasks = {name: task for name, task in APEBENCH.items() if name.endswith("1D")}
-    return {name: task.run_config(MUSOAP, _STEPS, loss="mse") for name, task in tasks.items()}
+    """Return runs on the first three scenarios in 1D."""
+    names = [name for name in APEBENCH if name.endswith("1D")][:3]
+    return {name: APEBENCH[name].run_config(MUSOAP, _STEPS, loss="mse") for name in names}
 
 
 class Architectures(Ablation):
@@ -198,8 +198,7 @@ class Architectures(Ablation):
     four have APEBench's loss (the squared error), data, batches and rollout error, a cosine schedule, and half of
     APEBench's steps. Unlike FNO, SGNO predicts the change of the state.
 
-    We fixed the steps, and the order in which scenarios are left out if time runs short (the last one first), before
-    measuring.
+    We fixed the steps before measuring. We planned five scenarios, the last to be left out first if time ran short.
     """
 
     notes = "Mean rollout errors of three seeds, and their range."
