@@ -60,12 +60,12 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
     result = []
     for axis in range(2, fields.ndim):
         points = fields.shape[axis]
-        # By Parseval's theorem, the other axes do not need to be transformed.
+        # The other axes do not need to be transformed (Parseval's theorem).
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
-        # The smallest n_modes with which a SpectralConv keeps a frequency: the n frequencies around 0, with one more below 0
-        # than above for even n. Along the last axis of complex fields, neuralop 2.0 keeps different frequencies, but that
-        # axis is treated like the others here.
+        # The smallest n_modes for each frequency. A SpectralConv keeps the n frequencies around 0, with one more below 0 than
+        # above for even n. The last axis of complex fields is treated like the others, although neuralop 2.0 keeps other
+        # frequencies there.
         needed = torch.where(frequency < 0, -2 * frequency, 2 * frequency + 1)
         if axis == fields.ndim - 1 and not fields.is_complex():
             needed = 2 * frequency.abs()  # the spectrum contains the frequencies 0 … n // 2, which represent both signs
