@@ -61,9 +61,9 @@ def in_full(argv: Sequence[str]) -> list[str]:
             options = [name for name in hints if name.startswith("--") and not name.endswith("+") and name != "--version"]
             options += ["--target.n_modes", "--target.hidden_channels"] if "--target" in hints else []
             raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
-        if name.count(".") > 1:  # jsonargparse would keep only the last of several
+        if name.startswith("--read.") and name.count(".") > 1:  # jsonargparse would keep only the last of several
             above, _, inner = name.rpartition(".")
-            raise MupError(f"Unknown option {name!r}. Write {above} '{{{inner}: VALUE}}', with the values of all axes.")
+            raise MupError(f"Unknown option {name!r}. Write all axes in one option: {above} '{{{inner}: VALUE}}'.")
         option, hint = name, hints.get(name)
         if "." in name and text[:1] in ("(", "{"):  # tuples, as Python writes them
             text = text.translate(str.maketrans("()", "[]"))

@@ -31,7 +31,7 @@ LEAST_WIDTH = 16
 _REPORT_BYTES = 1_000_000  # estimate for records, report and figures
 _PARAMETER_BYTES = 20  # per parameter, for the weights and for a checkpoint with weights and optimizer state
 _FEW_SAMPLES = 10  # with fewer validation samples, one unusual sample may change the mean error by more than 10 %
-_NOT_NORMALIZED = "no; batches of loaders and data sets are used as they are without processor="
+_NOT_NORMALIZED = "no; without processor=, batches of loaders and data sets are used unchanged"
 
 #: Keys that occur in batches of graphs and meshes.
 _GRAPH_KEYS = {"input_geom", "latent_queries", "output_queries", "edge_index", "geometry", "mesh"}

@@ -16,7 +16,7 @@ _MANY = 2**24  # maximum number of values in these samples
 _CHUNK = 64  # maximum number of samples that are read at once in a pass over all samples
 _MUCH = 2**23  # maximum number of values in these samples
 BLOCK = 2**20  # number of values in a block of consecutive pairs in a file (4 MB)
-WINDOW = 7 * 2**22  # number of values in a window of blocks, which is read at once (112 MB)
+WINDOW = 7 * 2**22  # number of values in a window of blocks, which is read at once (117 MB)
 
 
 def chunks_of(*fields: Any) -> Iterator[range]:
@@ -72,7 +72,7 @@ class BlockLoader:
     """Load batches of pairs from files. Each epoch uses every pair once, in approximately the order of the files.
 
     With a generator, blocks of pairs are shuffled. A window of several blocks is read at once, and batches are drawn from it
-    at random. A window has 112 MB, and a block has 4 MB or two chunks of the file. The order depends only on the state of
+    at random. A window has 117 MB, and a block has 4 MB or two chunks of the file. The order depends only on the state of
     the generator before the epoch.
 
     Parameters

@@ -94,7 +94,7 @@ def _distinct(files: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
             entry = os.stat(file)  # all names and links of a file have the same inode number
             if found.setdefault((entry.st_dev, entry.st_ino), (split, file))[0] != split:
                 raise MupError(
-                    f"{file} is assigned to two splits. Pass different files for each split, or only a single file."
+                    f"{file} is assigned to two splits. Pass different files for each split, or pass this file alone."
                 )
     kept = {file for _, file in found.values()}
     return {split: tuple(dict.fromkeys(file for file in part if file in kept)) for split, part in files.items()}

@@ -63,8 +63,8 @@ def mode_energy(fields: torch.Tensor) -> ModeEnergy:
         # The other axes do not need to be transformed (Parseval's theorem).
         energy = torch.fft.fft(fields, dim=axis).abs().square().sum([d for d in range(fields.ndim) if d != axis])
         frequency = (torch.fft.fftfreq(points) * points).round().long()
-        # The smallest n_modes for each frequency. A SpectralConv keeps the n frequencies around 0, with one more below 0 than
-        # above for even n. The last axis of complex fields is treated like the others, although neuralop 2.0 keeps other
+        # The smallest n_modes for each frequency: a SpectralConv keeps the n frequencies around 0, one more below than above
+        # 0 if n is even. The last axis of complex fields is treated like the others, although neuralop 2.0 keeps other
         # frequencies there.
         needed = torch.where(frequency < 0, -2 * frequency, 2 * frequency + 1)
         if axis == fields.ndim - 1 and not fields.is_complex():
