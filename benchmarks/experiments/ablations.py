@@ -185,8 +185,8 @@ ARCHITECTURES = {
 
 
 def architecture_configs() -> dict[str, Config]:
-    """Return runs on the first three scenarios in 1D."""
-    names = [name for name in APEBENCH if name.endswith("1D")][:3]
+    """Return runs on the first four scenarios in 1D."""
+    names = [name for name in APEBENCH if name.endswith("1D")][:4]
     return {name: APEBENCH[name].run_config(MUSOAP, _STEPS, loss="mse") for name in names}
 
 

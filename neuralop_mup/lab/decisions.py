@@ -128,7 +128,8 @@ def validated(
             raise MupError(f"The optimizer {name} has no default learning rate. Pass {argument}.")
         space = {"lr": [choice.lr], **space}  # a placeholder
     given = {key: value for key, value in settings.items() if value is not None or key in ("epochs", "batch_size", "device")}
-    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in space}
+    searched = space if isinstance(space, Mapping) else {}  # checked_fields refuses any other value
+    fixed = {key: value for key, value in {"optimizer": name, **given}.items() if key not in searched}
     multipliers = check_multipliers(choice.init_mult if init_mult is None else init_mult, "init_mult", OF_INIT)
     by_rule = {rule: {"init_mult": multipliers} if rule != "standard" and multipliers else {} for rule in rules}
     study = Study(

@@ -155,10 +155,12 @@ def _ended(value: Any) -> dict[str, Any]:
 
 def _raised(error: BaseException) -> dict[str, Any]:
     """Return the outcome of a run that raised an exception. The causes of the exception determine its kind."""
-    around, cause = False, error
-    while cause is not None:
-        around = around or isinstance(cause, _SURROUNDINGS)
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:  # "raise error from error" makes an error its own cause
+        causes.append(cause)
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    around = any(isinstance(each, _SURROUNDINGS) for each in causes)
     refused = isinstance(error, MupError) and not around
     kind = DIVERGED if isinstance(error, Diverged) else REFUSED if refused else FAILED
     said, name = " ".join(str(error).split()), type(error).__name__

@@ -52,6 +52,9 @@ def test_what_only_the_user_can_give(tmp_path):
 
     with refused("<lambda> space={'lr'"):
         planned(tmp_path / "p", optimizer=lambda model, lr, steps: nm.MuAdam(model, lr=lr))
+    for space in (5, True, torch.tensor(3.0), object()):
+        with refused("space= dict"):
+            planned(tmp_path / "p", space=space)
     with refused("n_modes hidden_channels base="):
         planned(tmp_path / "p", build=narrow, target={"n_modes": (8,)})
     assert not (tmp_path / "p").exists()

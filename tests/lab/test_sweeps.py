@@ -81,6 +81,19 @@ def test_a_train_function_without_a_loss_fails(tmp_path, value):
     assert (record["outcome"], record["error"][:9]) == ("failed", "TypeError")
 
 
+def test_an_error_that_is_its_own_cause_fails(tmp_path):
+    """The causes of an error were once followed forever."""
+
+    def train(config):
+        try:
+            raise OSError("no file")
+        except OSError as error:
+            raise error from error
+
+    (record,) = quiet_sweep(train, tmp_path, {"lr": [0.5]}).records
+    assert (record["outcome"], record["error"]) == ("failed", "OSError: no file")
+
+
 def test_a_disk_that_is_full_for_a_moment(tmp_path, fixed, monkeypatch):
     """The next command trains only what was not kept."""
     replace, written = os.replace, itertools.count(1)

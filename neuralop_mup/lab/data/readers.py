@@ -230,7 +230,8 @@ def _read_hdf5(path: Path) -> list[Dataset]:
             group, _, inner = key.partition("/")
             star = f"*/{inner}" if group in groups else key
             if not _is_array(key, entry):
-                attrs.setdefault(star, _plain(entry.attrs))  # the attributes of the first sample are used for all
+                if star not in attrs:  # the attributes of the first sample are used for all
+                    attrs[star] = _plain(entry.attrs)
             elif group in groups:
                 samples[distinct[entries[group]]][star] = _variable_of(path, key, entry)
             else:
