@@ -63,7 +63,7 @@ def in_full(argv: Sequence[str]) -> list[str]:
             raise MupError(f"Unknown option {known!r} for {command!r}: {nearest(known, options)}")
         if name.startswith("--read.") and name.count(".") > 1:  # jsonargparse would keep only the last of several
             above, _, inner = name.rpartition(".")
-            raise MupError(f"Unknown option {name!r}. Write all axes in one option: {above} '{{{inner}: VALUE}}'.")
+            raise MupError(f"{name} is not an option. Write all axes in one option: {above} '{{{inner}: VALUE}}'.")
         option, hint = name, hints.get(name)
         if "." in name and text[:1] in ("(", "{"):  # tuples, as Python writes them
             text = text.translate(str.maketrans("()", "[]"))

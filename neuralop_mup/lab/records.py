@@ -170,8 +170,8 @@ class Records:
     def get(self, run: Run) -> dict[str, Any] | None:
         """Return the record of a run, or None if the run must be trained.
 
-        A run must be trained if it failed, or if its weights are to be kept but are missing or damaged. The runs that this
-        command itself has trained are exceptions, unless it repeats them.
+        A run must be trained if it failed, or if its weights are to be kept but are missing or damaged. A run that this
+        command has already trained is not trained again, unless it was written with ``repeat=True``.
         """
         record = self.read(run)
         if record is None or (not is_final(record) and run.id not in self._settled):
@@ -196,8 +196,8 @@ class Records:
     def write(self, run: Run, record: Mapping[str, Any], repeat: bool = False) -> None:
         """Write the record of a run, and remove its checkpoint unless the run failed.
 
-        If ``repeat`` is true, the run is trained again if it failed. Otherwise the record is final for this command. If the
-        process is killed while writing, the file contains either the previous record or the new one.
+        By default, the record is final for this command. With ``repeat=True``, a failed run is trained again. If the process
+        is killed while writing, the file contains either the previous record or the new one.
         """
         place = self.place(run, make=True)
         put(self.folder, place / _DOCUMENT, json.dumps(record, allow_nan=False))

@@ -47,7 +47,7 @@ class Choice:
     arguments : frozenset of str
         Additional arguments, which a run passes under the name of the optimizer:
         ``{"optimizer": "soap", "soap": {"mode_stride": 2}}``. An optimizer with such arguments also has ``adamw_lr``, the
-        learning rate for parameters that do not map between widths.
+        learning rate for parameters other than kernels and hidden matrices.
     user_defined : bool
         Whether the optimizer is user-defined. In this case, no other setting applies to it.
     """
@@ -173,7 +173,7 @@ class Settings:
     optimizer : str
         A key of ``optimizers``.
     aux_lr : float, optional
-        Learning rate for parameters that do not map between widths, if the optimizer has this argument.
+        Learning rate for parameters other than kernels and hidden matrices, if the optimizer has this argument.
     arguments : dict
         Additional arguments of the optimizer. In a configuration, they are listed under the name of the optimizer, such as
         ``soap``.

@@ -140,7 +140,8 @@ def train(
     clip_spectral : float, optional
         Value at which the entries of the gradients of spectral kernels are clipped. Default: no clipping.
     aux_lr : float, optional
-        Learning rate of ``soap`` for parameters that do not map between widths. Default: the default of the optimizer.
+        Learning rate of ``soap`` for parameters other than kernels and hidden matrices, such as biases and readouts.
+        Default: the default of the optimizer.
     soap : mapping, optional
         Additional arguments of :class:`neuralop_mup.MuSOAP`.
     init_mult : mapping, optional
@@ -292,7 +293,8 @@ def tune(
     clip_spectral : float, optional
         Value at which the entries of the gradients of spectral kernels are clipped. Default: no clipping.
     aux_lr : float, optional
-        Learning rate of ``soap`` for parameters that do not map between widths. Default: the default of the optimizer.
+        Learning rate of ``soap`` for parameters other than kernels and hidden matrices, such as biases and readouts.
+        Default: the default of the optimizer.
     soap : mapping, optional
         Additional arguments of :class:`neuralop_mup.MuSOAP`.
     init_mult : mapping, optional
@@ -383,8 +385,8 @@ def _train_and_report(
                 warnings.warn(
                     f"{folder} contains the results of an earlier call with other data, code, settings or versions. This "
                     "call replaces the report and the model that nm.load_tuned loads. To keep both, pass another folder= "
-                    "(in the shell: --folder). Runs are kept, so repeating the earlier call with its code and versions "
-                    "needs no training.",
+                    "(in the shell: --folder). All runs are kept: the earlier call, repeated with the same code and "
+                    "versions, trains nothing again.",
                     stacklevel=3,
                 )
         tuned, found = _report(decided, train(decided.study, records), _call_text(function, arguments))

@@ -150,7 +150,7 @@ def _divided(parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     if not isinstance(whole, Dataset) or isinstance(whole, IterableDataset):
         raise MupError(
             f"{'train' if parts else 'data'} is a {type(whole).__name__}. Pass the path of a file, arrays (x, y), a pair "
-            "(train, val) or a dict with 'train' and 'val' that contains files, loaders, data sets or arrays (x, y), or a "
+            "(train, val) or a dict with 'train' and 'val' that contain files, loaders, data sets or arrays (x, y), or a "
             "function that returns one of these. Without validation data, a validation split can be taken only from files, "
             "arrays and data sets."
         )

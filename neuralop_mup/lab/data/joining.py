@@ -104,8 +104,8 @@ def _trajectory(folder: Path, found: Mapping[Path, Sequence[Dataset]], uneven: s
     shapes = [{key: part[key].shape for key in fields if key in part} for part in parts]
     if wrong := [path for path, shape in zip(paths, shapes, strict=True) if shape != shapes[0]]:
         raise MupError(
-            f"{wrong[0]} contains different arrays or shapes than {paths[0]}, so the files in {folder} cannot be steps of "
-            "one trajectory. Omit join='time', or remove the file from the folder."
+            f"{wrong[0]} contains arrays or shapes that differ from those in {paths[0]}, so the files in {folder} cannot be "
+            "steps of one trajectory. Omit join='time', or remove the file from the folder."
         )
     made = {key: join_variables([part[key].variable for part in parts], TIME) for key in fields}
     made |= {key: v for key, v in parts[0].variables.items() if key not in fields and not _is_time(parts[0], key)}

@@ -248,7 +248,7 @@ class OwnData:
         return (self.sources.get("all") or self.sources["train"])[0]
 
     def watch(self, linked: Sequence[str]) -> None:
-        """Include the files to which HDF5 files link in the check for changes. Worker processes have their stamps."""
+        """Also check the files that HDF5 files link to for changes. In worker processes, their stamps are already known."""
         object.__setattr__(self, "linked", tuple(linked))
         object.__setattr__(self, "stamps", self.stamps + self._stamped()[len(self.stamps) :])
 

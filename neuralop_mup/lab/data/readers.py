@@ -255,7 +255,7 @@ def _read_hdf5(path: Path) -> list[Dataset]:
 
 
 def _stacked(samples: Sequence[Mapping[str, Variable]]) -> dict[str, Variable]:
-    """Join the arrays of samples along a new axis. The coordinate of an axis belongs to a single sample and is kept."""
+    """Join the arrays of samples along a new axis. Coordinates of axes are those of the first sample."""
     found = {}
     for star, first in samples[0].items():
         is_axis = first.ndim == 1 and first.size > 1 and is_coordinate(star, first)
@@ -320,8 +320,8 @@ def _read_zarr(path: Path) -> list[Dataset]:
     return [Dataset(_decoded(found), attrs={"file": str(path)})]
 
 
-#: Functions that read a file, by suffix, unless its content is HDF5, as in newer MATLAB and NetCDF files. Each returns a
-#: list with one Dataset, or several if lengths differ.
+#: Suffix → function that reads the file as a list of one Dataset, or of several if lengths differ. Files that contain HDF5,
+#: such as newer MATLAB and NetCDF files, are read as HDF5.
 READERS: dict[str, Callable[[Path], list[Dataset]]] = {
     ".npz": _read_npz,
     ".npy": _read_npy,
